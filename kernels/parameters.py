@@ -1,0 +1,132 @@
+"""A kernel's parameter list, read off the DSL's own objects while it is traced. See docs/design.md, section 7.1.
+
+A kernel function takes tensor maps, pointers and plain integers and nothing else. The names of its parameters say what
+the launcher must pass: `tensor_map_a` is the tensor map of operand a, `scratch` a pointer, `raster_group` an integer.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+
+import cutlass
+import cutlass.cute as cute
+
+TENSOR_MAP_PREFIX = "tensor_map_"
+POINTERS = {"a", "b", "d", "scratch"}
+INT32_VALUES = {"m", "n", "k", "l", "raster_group", "raster_along", "split_k"}
+INT64_VALUES = {"a_outer", "a_batch", "b_outer", "b_batch", "d_outer", "d_batch"}
+OPERAND_AXES = {"a": ("m", "k", "l"), "b": ("n", "k", "l"), "d": ("m", "n", "l")}  # modes of the DSL's tensors
+SWIZZLES = {0: "none", 1: "32B", 2: "64B", 3: "128B"}  # by the bits that a layout's swizzle permutes
+TMA_ELEMENT_TYPES = {
+    "BF16_RN": "bfloat16",
+    "F16_RN": "float16",
+    "F32_RN": "float32",
+    "U8": "uint8",
+    "S32": "int32",
+}
+
+
+def describe_parameters(kernel: Callable, arguments: Sequence[object], tma_infos: dict[str, object]) -> list[dict]:
+    """Manifest entries of a kernel's parameters in order, without offsets.
+
+    Args:
+      kernel: the kernel function; its parameter names are the vocabulary of the manifest.
+      arguments: what it is launched with: TMA copy atoms, pointers, Int32 and Int64 values.
+      tma_infos: by operand, the `TmaInfo` that each atom came from.
+
+    Raises:
+      TypeError: an argument that the launcher could not make.
+    """
+    names = [name for name in inspect.signature(kernel).parameters if name != "self"]
+    if len(names) != len(arguments):
+        raise TypeError(f"{kernel.__name__} takes {names}, but {len(arguments)} arguments are passed")
+    return [_describe(name, argument, tma_infos) for name, argument in zip(names, arguments, strict=True)]
+
+
+def _describe(name: str, argument: object, tma_infos: dict[str, object]) -> dict:
+    if name.startswith(TENSOR_MAP_PREFIX) and isinstance(argument, cute.CopyAtom):
+        operand = name.removeprefix(TENSOR_MAP_PREFIX)
+        return _describe_tensor_map(operand, tma_infos[operand])
+    if name in POINTERS and isinstance(argument, cute.Pointer):
+        return {"kind": "pointer", "operand": name, "size": 8, "alignment": 8}
+    if name in INT32_VALUES and isinstance(argument, cutlass.Int32):
+        return {"kind": "int32", "values": [name], "size": 4, "alignment": 4}
+    if name in INT64_VALUES and isinstance(argument, cutlass.Int64):
+        return {"kind": "int64", "values": [name], "size": 8, "alignment": 8}
+    raise TypeError(f"kernel parameter {name} of type {type(argument).__name__} is not one that the launcher can pass")
+
+
+def _describe_tensor_map(operand: str, info) -> dict:
+    """The facts of one tensor map: box and axis order from the atom's MLIR type, swizzle from its shared-memory layout."""
+    atom_type = str(info.atom._trait.value.type)
+    basis = re.search(r'tma_gbasis = <"\(([\d,]+)\):\(([\d@,]+)\)">', atom_type)
+    element = re.search(r"tma_format = (\w+)", atom_type)
+    if basis is None or element is None or element[1] not in TMA_ELEMENT_TYPES:
+        raise TypeError(f"tensor map of {operand}: cannot read box and type from {atom_type}")
+    modes = [step.partition("@") for step in basis[2].split(",")]
+    if any(scale != "1" for scale, _, _ in modes):
+        raise TypeError(f"tensor map of {operand}: element strides other than 1 in {atom_type}")
+    axes = [OPERAND_AXES[operand][int(mode)] for _, _, mode in modes]
+    return {
+        "kind": "tensor_map",
+        "operand": operand,
+        "size": 128,
+        "alignment": 64,
+        "rank": len(axes),
+        "axes": axes,
+        "element_type": TMA_ELEMENT_TYPES[element[1]],
+        "box": [int(extent) for extent in basis[1].split(",")],
+        "element_strides": [1] * len(axes),
+        "swizzle": SWIZZLES[info.smem_layout.inner.num_bits],
+        "interleave": "none",
+        "l2_promotion": "128B",
+        "fill": "zeros",
+    }
+
+
+def place_parameters(parameters: list[dict]) -> list[dict]:
+    """The same entries with their offsets: each aligned to its own alignment, in order."""
+    placed, end = [], 0
+    for parameter in parameters:
+        alignment = parameter["alignment"]
+        offset = (end + alignment - 1) // alignment * alignment
+        placed.append({**parameter, "offset": offset})
+        end = offset + parameter["size"]
+    return placed
+
+
+PTX_TYPE_BYTES = {"b8": 1, "u8": 1, "b16": 2, "u16": 2, "b32": 4, "u32": 4, "s32": 4, "b64": 8, "u64": 8, "s64": 8}
+
+
+def check_against_ptx(parameters: list[dict], ptx: str) -> None:
+    """Compares the list with the `.param` list of the PTX entry: one for one in number, offset, size and alignment.
+
+    Raises:
+      ValueError: naming the first parameter that differs.
+    """
+    found = place_parameters([_ptx_parameter(line) for line in _entry_parameter_lines(ptx)])
+    expected = [(p["offset"], p["size"], p["alignment"]) for p in parameters]
+    actual = [(p["offset"], p["size"], p["alignment"]) for p in found]
+    if expected != actual:
+        raise ValueError(f"parameters (offset, size, alignment): traced {expected}, PTX has {actual}")
+
+
+def entry_symbol(ptx: str) -> str:
+    """Name of the only entry of a PTX module."""
+    entries = re.findall(r"\.entry\s+([\w$]+)", ptx)
+    if len(entries) != 1:
+        raise ValueError(f"expected one entry in the PTX, found {entries}")
+    return entries[0]
+
+
+def _entry_parameter_lines(ptx: str) -> list[str]:
+    body = re.search(r"\.entry\s+[\w$]+\s*\((.*?)\)", ptx, re.DOTALL)
+    return [line for line in (body[1].split(",\n") if body else []) if ".param" in line]
+
+
+def _ptx_parameter(line: str) -> dict:
+    match = re.match(r"\s*\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\S*(?:\s+\.\w+)*(?:\s+\d+)?\s+)?[\w$]+(?:\[(\d+)\])?", line)
+    if match is None or match[2] not in PTX_TYPE_BYTES:
+        raise ValueError(f"cannot read the PTX parameter {line.strip()!r}")
+    element_bytes = PTX_TYPE_BYTES[match[2]]
+    return {"size": element_bytes * int(match[3] or 1), "alignment": int(match[1] or element_bytes)}

@@ -1,0 +1,176 @@
+"""Tile schedulers: who computes which cluster tile. One interface, so that a kernel body does not know which one answers.
+
+A kernel makes one scheduler in every warp and walks the same loop whatever the schedule:
+
+    work = scheduler.initial_work()
+    while work.is_valid:
+        ...                                  # the warp's part of this tile
+        scheduler.advance_to_next_work()     # the scheduler warp of the cluster's first CTA alone
+        work = scheduler.fetch_next_work()
+    scheduler.finish()                       # every warp of the CTA, those without work too
+
+Work is handed out in whole cluster tiles; the work tile that a warp gets is already its own CTA's.
+"""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32
+
+from kernels import raster
+
+
+class DeviceValues:
+    """Base of small objects whose attributes live in registers and pass through the DSL's loops and branches.
+
+    The attributes named in `FIELDS` are DSL numbers; everything else is constant while tracing.
+    """
+
+    FIELDS: tuple[str, ...] = ()
+
+    def __extract_mlir_values__(self):
+        return [value for name in self.FIELDS for value in cutlass.extract_mlir_values(getattr(self, name))]
+
+    def __new_from_mlir_values__(self, values):
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        for name, value in zip(self.FIELDS, values, strict=True):
+            setattr(copy, name, cutlass.new_from_mlir_values(getattr(self, name), [value]))
+        return copy
+
+
+class WorkTile(DeviceValues):
+    """One CTA's tile: `tile_m`, `tile_n` in CTA tiles, `batch`, `split` (part of k, of split-K kernels), `is_valid`."""
+
+    FIELDS = ("tile_m", "tile_n", "batch", "split", "is_valid")
+
+    def __init__(self, tile_m: Int32, tile_n: Int32, batch: Int32, split: Int32, is_valid: Boolean):
+        self.tile_m = Int32(tile_m)
+        self.tile_n = Int32(tile_n)
+        self.batch = Int32(batch)
+        self.split = Int32(split)
+        self.is_valid = Boolean(is_valid)
+
+
+class WorkGrid(DeviceValues):
+    """All tiles of a problem, and this CTA's place in a cluster tile: turns linear indices into work tiles.
+
+    Args:
+      m, n, batches: sizes of the problem.
+      cta_tile: (m, n, ...) elements that one CTA accumulates.
+      cluster: (m, n) CTAs of a cluster; CTA rank r stands at m = r mod cluster m, n = r div cluster m.
+      raster_group, raster_along: see `raster.cluster_tile`.
+      split_k: parts of k that are separate work. They come last in the order, as further batches would: parts of one
+        tile share no operand, so there is nothing to gain from running them together.
+    """
+
+    FIELDS = ("tiles_m", "tiles_n", "batches", "split_k", "raster_group", "raster_along", "cta_m", "cta_n")
+
+    def __init__(self, m, n, batches, cta_tile, cluster, raster_group, raster_along, split_k=1):
+        self.cluster = cluster
+        self.tiles_m = Int32(raster.tiles_along(m, cta_tile[0], cluster[0]))
+        self.tiles_n = Int32(raster.tiles_along(n, cta_tile[1], cluster[1]))
+        self.batches = Int32(batches)
+        self.split_k = Int32(split_k)
+        self.raster_group = Int32(raster_group)
+        self.raster_along = Int32(raster_along)
+        rank = cluster_rank(cluster)
+        self.cta_m = Int32(rank % cluster[0])
+        self.cta_n = Int32(rank // cluster[0])
+
+    @property
+    def cluster_tiles(self) -> Int32:
+        """Pieces of work: cluster tiles of all batches, times the parts of k."""
+        return self.tiles_m * self.tiles_n * self.batches * self.split_k
+
+    def work_tile(self, linear: Int32) -> WorkTile:
+        """This CTA's part of the cluster tile `linear`; not valid when `linear` is past the end."""
+        tile_m, tile_n, place = raster.cluster_tile(
+            linear, self.tiles_m, self.tiles_n, self.raster_group, self.raster_along
+        )
+        split = place // self.batches
+        return WorkTile(
+            tile_m * self.cluster[0] + self.cta_m,
+            tile_n * self.cluster[1] + self.cta_n,
+            place - split * self.batches,
+            split,
+            linear < self.cluster_tiles,
+        )
+
+
+def cluster_rank(cluster: tuple[int, int]) -> Int32:
+    """This CTA's rank in its cluster, the same for all lanes."""
+    if cluster[0] * cluster[1] == 1:
+        return Int32(0)
+    return cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+
+
+class NonpersistentScheduler(DeviceValues):
+    """One cluster per cluster tile: the first tile is the only one."""
+
+    FIELDS = ("grid",)
+
+    def __init__(self, grid: WorkGrid):
+        self.grid = grid
+
+    def __extract_mlir_values__(self):
+        return self.grid.__extract_mlir_values__()
+
+    def __new_from_mlir_values__(self, values):
+        return type(self)(self.grid.__new_from_mlir_values__(values))
+
+    def initial_work(self) -> WorkTile:
+        return self.grid.work_tile(launched_cluster(self.grid.cluster))
+
+    def advance_to_next_work(self) -> None:
+        pass
+
+    def fetch_next_work(self) -> WorkTile:
+        zero = Int32(0)
+        return WorkTile(zero, zero, zero, zero, Boolean(False))
+
+    def finish(self) -> None:
+        leave_cluster_together(self.grid.cluster)
+
+
+class StaticScheduler(DeviceValues):
+    """A fixed sequence per worker: cluster c of w takes the tiles c, c + w, c + 2w, ..."""
+
+    def __init__(self, grid: WorkGrid, linear: Int32 | None = None):
+        self.grid = grid
+        self.linear = launched_cluster(grid.cluster) if linear is None else linear
+
+    def __extract_mlir_values__(self):
+        return [*self.grid.__extract_mlir_values__(), *cutlass.extract_mlir_values(self.linear)]
+
+    def __new_from_mlir_values__(self, values):
+        grid = self.grid.__new_from_mlir_values__(values[:-1])
+        return StaticScheduler(grid, cutlass.new_from_mlir_values(self.linear, values[-1:]))
+
+    def initial_work(self) -> WorkTile:
+        return self.grid.work_tile(self.linear)
+
+    def advance_to_next_work(self) -> None:
+        pass
+
+    def fetch_next_work(self) -> WorkTile:
+        workers = cute.arch.grid_dim()[0] // (self.grid.cluster[0] * self.grid.cluster[1])
+        self.linear = self.linear + workers
+        return self.grid.work_tile(self.linear)
+
+    def finish(self) -> None:
+        leave_cluster_together(self.grid.cluster)
+
+
+def launched_cluster(cluster: tuple[int, int]) -> Int32:
+    """Linear index of this cluster in the one-dimensional launch grid."""
+    return cute.arch.make_warp_uniform(cute.arch.block_idx()[0]) // (cluster[0] * cluster[1])
+
+
+def leave_cluster_together(cluster: tuple[int, int]) -> None:
+    """Cluster barrier before exit: no CTA may leave while a peer can still signal it or write into its shared memory."""
+    if cluster[0] * cluster[1] > 1:
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+
+
+SCHEDULERS = {"nonpersistent": NonpersistentScheduler, "static": StaticScheduler}
