@@ -1,0 +1,183 @@
+"""What ships: the manifest of the built kernels, read on first use, as Kernel records."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MANIFEST_FORMAT = 1
+CUBINS_VARIABLE = "JAX_CLC_CUBINS"
+FAMILIES: Mapping[str, tuple[str, ...]] = {"sm_90a": ("9.0",), "sm_100f": ("10.0", "10.3")}
+"""GPU families that kernels are built for, with the compute capabilities that each serves."""
+
+_HOW_TO_REBUILD = "Rebuild the kernels with `pip install .` in the source folder (or `python -m kernels.compile`)."
+
+
+class CatalogError(RuntimeError):
+    """The manifest is missing or damaged; the text names the file and how to rebuild it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """One cubin, as its manifest entry describes it. Sizes are in the kernel's own terms (see `swapped`)."""
+
+    name: str
+    family: str
+    compute_capabilities: tuple[str, ...]
+    minimum_driver: int
+    schedule: str
+    a_dtype: str
+    b_dtype: str
+    accumulator_dtype: str
+    out_dtype: str
+    a_major: str
+    b_major: str
+    d_major: str
+    cta_tile: tuple[int, int, int]
+    cluster: tuple[int, int]
+    two_sm_mma: bool
+    stages: int
+    threads: int
+    ctas_per_sm: int
+    epilogue: str
+    split_k: bool
+    launch_grid: str
+    counter_bytes: int
+    partial_bytes_per_element: int
+    zeroed_bytes: int
+    tensor_map_operands: frozenset[str]
+    """Operands (`a`, `b`, `d`) that the copy engine moves, and whose strides therefore must be 16-byte multiples."""
+    entry: Mapping[str, Any] = dataclasses.field(compare=False, repr=False)
+    """The whole manifest entry, for the loader."""
+
+    @property
+    def swapped(self) -> bool:
+        """The kernel computes `D^T = B^T A^T`: its a is the caller's b, its m the caller's n."""
+        return self.d_major == "m"
+
+    @property
+    def cluster_size(self) -> int:
+        return self.cluster[0] * self.cluster[1]
+
+    @property
+    def cluster_tile(self) -> tuple[int, int]:
+        """(m, n) elements of D that one cluster computes: the unit that is scheduled."""
+        return self.cta_tile[0] * self.cluster[0], self.cta_tile[1] * self.cluster[1]
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any]) -> Kernel:
+        """A record over one manifest entry. Raises KeyError, TypeError or ValueError where the entry is malformed."""
+        family = entry["family"]
+        if family not in FAMILIES:
+            raise ValueError(f"unknown family {family!r}; known are {', '.join(FAMILIES)}")
+        majors, dtypes, scratch = entry["majors"], entry["dtypes"], entry["scratch"]
+        tile_m, tile_n, tile_k = entry["cta_tile"]
+        cluster_m, cluster_n = entry["cluster"]
+        return cls(
+            name=entry["name"],
+            family=family,
+            compute_capabilities=tuple(entry["compute_capabilities"]),
+            minimum_driver=entry["minimum_driver"],
+            schedule=entry["schedule"],
+            a_dtype=dtypes["a"],
+            b_dtype=dtypes["b"],
+            accumulator_dtype=dtypes["accumulator"],
+            out_dtype=dtypes["d"],
+            a_major=majors["a"],
+            b_major=majors["b"],
+            d_major=majors["d"],
+            cta_tile=(tile_m, tile_n, tile_k),
+            cluster=(cluster_m, cluster_n),
+            two_sm_mma=entry["two_sm_mma"],
+            stages=entry["stages"],
+            threads=entry["threads"],
+            ctas_per_sm=entry["ctas_per_sm"],
+            epilogue=entry["epilogue"],
+            split_k=entry["split_k"],
+            launch_grid=entry["launch"]["grid"],
+            counter_bytes=scratch["counter_bytes"],
+            partial_bytes_per_element=scratch["partial_bytes_per_element"],
+            zeroed_bytes=scratch["zeroed_bytes"],
+            tensor_map_operands=frozenset(p["operand"] for p in entry["params"] if p["kind"] == "tensor_map"),
+            entry=entry,
+        )
+
+
+def directory() -> Path:
+    """Where the cubins and their manifest are: `JAX_CLC_CUBINS` if set, else the package's own folder."""
+    override = os.environ.get(CUBINS_VARIABLE)
+    return Path(override) if override else Path(__file__).resolve().parent.parent / "cubins"
+
+
+def manifest() -> Mapping[str, Any]:
+    """The manifest as read. Raises CatalogError."""
+    return _load(directory())[0]
+
+
+def kernels(arch: str | None = None) -> tuple[Kernel, ...]:
+    """All kernels that ship, sorted by name, or those that run on `arch`.
+
+    `arch` is a family (`sm_90a`), an architecture (`sm_100`) or a compute capability (`10.3`).
+    Raises ValueError for an unknown `arch` and CatalogError for a missing or damaged manifest.
+    """
+    every = _load(directory())[1]
+    if arch is None:
+        return every
+    family = family_of(arch)
+    return tuple(kernel for kernel in every if kernel.family == family)
+
+
+def find(name: str) -> Kernel | None:
+    """The kernel of that name, or None."""
+    return _load(directory())[2].get(name)
+
+
+def family_of(arch: str) -> str:
+    """The family that serves an architecture or compute capability; ValueError if none does."""
+    wanted = arch.strip().lower()
+    for family, capabilities in FAMILIES.items():
+        names = {family} | set(capabilities)
+        names |= {
+            f"sm_{capability.replace('.', '')}{suffix}" for capability in capabilities for suffix in ("", "a", "f")
+        }
+        if wanted in names:
+            return family
+    known = "; ".join(f"{family} (compute capability {', '.join(cc)})" for family, cc in FAMILIES.items())
+    raise ValueError(f"no kernels are built for {arch!r}; there are kernels for {known}")
+
+
+@functools.lru_cache(maxsize=8)
+def _load(folder: Path) -> tuple[Mapping[str, Any], tuple[Kernel, ...], Mapping[str, Kernel]]:
+    path = folder / "manifest.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CatalogError(f"jax_clc: no kernel manifest at {path}. {_HOW_TO_REBUILD}") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CatalogError(f"jax_clc: the kernel manifest {path} cannot be read: {error}. {_HOW_TO_REBUILD}") from error
+    if not isinstance(content, dict) or content.get("format") != MANIFEST_FORMAT:
+        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+        raise CatalogError(
+            f"jax_clc: the kernel manifest {path} has format {found}; this package reads format {MANIFEST_FORMAT}. "
+            f"{_HOW_TO_REBUILD}"
+        )
+    records = []
+    for entry in content.get("kernels", ()):
+        try:
+            records.append(Kernel.from_entry(entry))
+        except (KeyError, TypeError, ValueError) as error:
+            name = entry.get("name", "?") if isinstance(entry, dict) else "?"
+            raise CatalogError(
+                f"jax_clc: the kernel manifest {path} is damaged at kernel {name}: {type(error).__name__}: {error}. "
+                f"{_HOW_TO_REBUILD}"
+            ) from error
+    records.sort(key=lambda kernel: kernel.name)
+    by_name = {kernel.name: kernel for kernel in records}
+    if len(by_name) != len(records):
+        raise CatalogError(f"jax_clc: the kernel manifest {path} names a kernel twice. {_HOW_TO_REBUILD}")
+    return content, tuple(records), by_name

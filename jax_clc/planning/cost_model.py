@@ -1,0 +1,184 @@
+"""Predicted time of a kernel on a problem: waves of tiles, mainloop rate, L2 and memory traffic by raster.
+
+The model exists to rank kernels, not to foretell clocks: rates are sustained ones (DeviceModel), and what they do
+not say is a handful of constants below, fitted by `python -m benchmarks.fit`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jax_clc.planning.catalog import Kernel
+from jax_clc.planning.device_model import DeviceModel
+from jax_clc.planning.problem import GemmProblem, dtype_bytes
+
+RASTER_GROUPS = (8, 4, 16, 2, 1)
+"""Group sizes tried, in cluster tiles; the earlier wins a tie."""
+L2_SHARE_FOR_REUSE = 0.6
+"""Share of L2 that panels can count on: the rest passes through."""
+MMA_EFFICIENCY_BY_TILE_ELEMENTS = ((32768, 1.0), (24576, 0.98), (16384, 0.93), (8192, 0.78), (0, 0.55))
+"""(elements of a CTA tile at least, share of the sustained tensor-core rate that its mainloop reaches)."""
+SM_STORE_BYTES_PER_US = 90_000.0
+"""One SM's epilogue: registers through shared memory to L2."""
+EPILOGUE_FIXED_US = 0.5
+CTA_START_US = 1.6
+"""What each further CTA on an SM pays in a nonpersistent grid: barriers, descriptors, first loads, nothing overlapped."""
+REQUEST_LATENCY_US = 1.0
+"""A run-time claim of the next tile; hidden unless the tile in hand is shorter."""
+SCHEDULE_US_PER_TILE = {"nonpersistent": 0.0, "static": 0.0, "dynamic": 0.05, "clc": 0.05}
+ELEMENT_COPY_SHARE_OF_L2 = 0.35
+"""What a kernel that loads element by element reaches of the copy engine's rate from L2."""
+SPLIT_K_SYNC_US = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelSizes:
+    """A problem in a kernel's own terms: operands exchanged where the kernel computes D transposed."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    operand_bytes: int
+    out_bytes: int
+
+    @classmethod
+    def of(cls, problem: GemmProblem, swapped: bool) -> KernelSizes:
+        m, n = (problem.n, problem.m) if swapped else (problem.m, problem.n)
+        return cls(problem.batch, m, n, problem.k, dtype_bytes(problem.a_dtype), dtype_bytes(problem.out_dtype))
+
+    def tiles(self, kernel: Kernel) -> tuple[int, int]:
+        """Cluster tiles along the kernel's m and n."""
+        tile_m, tile_n = kernel.cluster_tile
+        return -(-self.m // tile_m), -(-self.n // tile_n)
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A prediction and the parts it was made of. Times in microseconds, traffic in bytes of device memory."""
+
+    total_us: float
+    mainloop_us: float
+    memory_us: float
+    memory_bytes: int
+    work_items: int
+    resident_clusters: int
+    raster_group: int
+    raster_along: int
+
+    @property
+    def waves(self) -> float:
+        """Work items for each resident cluster; a fraction is a last wave that leaves clusters idle."""
+        return self.work_items / self.resident_clusters
+
+    @property
+    def bound(self) -> str:
+        return "memory" if self.memory_us > self.mainloop_us else "tensor cores"
+
+
+def resident_clusters(kernel: Kernel, device: DeviceModel, sm_limit: int) -> int:
+    """Clusters that work at once, with `sm_limit` SMs at most (0: no limit)."""
+    resident = device.resident_clusters(kernel.cluster_size, kernel.ctas_per_sm)
+    if sm_limit and kernel.launch_grid == "workers":
+        resident = min(resident, max(1, sm_limit * kernel.ctas_per_sm // kernel.cluster_size))
+    return resident
+
+
+def mma_efficiency(kernel: Kernel) -> float:
+    """Share of the sustained tensor-core rate that the kernel's mainloop reaches when its loads keep up."""
+    elements = kernel.cta_tile[0] * kernel.cta_tile[1]
+    return next(share for least, share in MMA_EFFICIENCY_BY_TILE_ELEMENTS if elements >= least)
+
+
+def k_step_us(kernel: Kernel, sizes: KernelSizes, device: DeviceModel) -> float:
+    """One K block of one CTA: the longer of its matrix instructions and its loads from L2, multicast counted once."""
+    tile_m, tile_n, tile_k = kernel.cta_tile
+    cluster_m, cluster_n = kernel.cluster
+    tflops = device.tflops_per_sm * mma_efficiency(kernel) * 2 / sizes.operand_bytes
+    mma_us = 2 * tile_m * tile_n * tile_k / (tflops * 1e6)
+    loaded = tile_k * sizes.operand_bytes * (tile_m / cluster_n + tile_n / cluster_m)
+    share = 1.0 if {"a", "b"} <= kernel.tensor_map_operands else ELEMENT_COPY_SHARE_OF_L2
+    load_us = loaded / (share * device.l2_tb_per_s / device.sm_count * 1e6)
+    return max(mma_us, load_us) * kernel.ctas_per_sm
+
+
+def memory_bytes(kernel: Kernel, sizes: KernelSizes, device: DeviceModel, resident: int, group: int, along: int) -> int:
+    """Device-memory traffic of the operands under a raster, plus the result written once.
+
+    `along` 0 walks along m inside groups of `group` columns of tiles; 1 walks along n inside groups of rows. The
+    grouped operand's panels stay in L2 while the walk passes, if they fit; the walked operand is read once a group.
+    """
+    tile_m, tile_n = kernel.cluster_tile
+    tiles_m, tiles_n = sizes.tiles(kernel)
+    a_bytes, b_bytes = sizes.m * sizes.k * sizes.operand_bytes, sizes.n * sizes.k * sizes.operand_bytes
+    reusable = L2_SHARE_FOR_REUSE * device.l2_mb * 1e6
+    if along == 0:
+        grouped, walked, tiles_grouped, tiles_walked, tile = b_bytes, a_bytes, tiles_n, tiles_m, tile_n
+    else:
+        grouped, walked, tiles_grouped, tiles_walked, tile = a_bytes, b_bytes, tiles_m, tiles_n, tile_m
+    group = max(1, min(group, tiles_grouped))
+    wave_walked = max(1, min(tiles_walked, resident // group))
+    if group * tile * sizes.k * sizes.operand_bytes <= reusable:
+        grouped_reads = 1
+    else:
+        grouped_reads = -(-tiles_walked // wave_walked)
+    walked_reads = 1 if walked <= reusable else -(-tiles_grouped // group)
+    operands = grouped * grouped_reads + walked * walked_reads
+    return sizes.batch * (operands + sizes.m * sizes.n * sizes.out_bytes)
+
+
+def best_raster(kernel: Kernel, sizes: KernelSizes, device: DeviceModel, resident: int) -> tuple[int, int, int]:
+    """(bytes, group, along) of the raster that moves the least through device memory."""
+    return min(
+        ((memory_bytes(kernel, sizes, device, resident, group, along), group, along)
+         for group in RASTER_GROUPS for along in (0, 1)),
+        key=lambda candidate: candidate[0],
+    )  # fmt: skip
+
+
+def estimate(
+    kernel: Kernel,
+    problem: GemmProblem,
+    device: DeviceModel,
+    *,
+    split_k: int = 1,
+    sm_limit: int = 0,
+    raster: tuple[int, int] | None = None,
+) -> Estimate:
+    """Predicted device time of one launch on an otherwise idle device; the best raster unless (group, along) is given."""
+    sizes = KernelSizes.of(problem, kernel.swapped)
+    tile_m, tile_n, tile_k = kernel.cta_tile
+    tiles_m, tiles_n = sizes.tiles(kernel)
+    work_items = sizes.batch * tiles_m * tiles_n * split_k
+    resident = resident_clusters(kernel, device, sm_limit)
+    if raster is None:
+        traffic, group, along = best_raster(kernel, sizes, device, resident)
+    else:
+        group, along = raster
+        traffic = memory_bytes(kernel, sizes, device, resident, group, along)
+
+    k_steps = max(1, -(-sizes.k // (tile_k * split_k)))
+    tile_us = k_steps * k_step_us(kernel, sizes, device)
+    epilogue_us = EPILOGUE_FIXED_US + tile_m * tile_n * sizes.out_bytes / SM_STORE_BYTES_PER_US
+    per_tile_us = tile_us + SCHEDULE_US_PER_TILE[kernel.schedule]
+    if kernel.schedule == "nonpersistent":
+        per_tile_us += epilogue_us + CTA_START_US
+    elif kernel.family == "sm_90a":
+        # Consumers convert and stage their accumulators before the next tile's first MMA; only the store overlaps.
+        per_tile_us += EPILOGUE_FIXED_US
+    if kernel.schedule in ("dynamic", "clc"):
+        per_tile_us = max(per_tile_us, REQUEST_LATENCY_US)
+    waves = -(-work_items // resident)
+    mainloop_us = waves * per_tile_us + epilogue_us
+    memory_us = traffic / (device.memory_tb_per_s * 1e6)
+    total_us = device.launch_us + max(mainloop_us, memory_us)
+    if split_k > 1:
+        # Every split's float32 partials are written and read once more, mostly in L2.
+        partial_bytes = 2 * split_k * sizes.batch * sizes.m * sizes.n * kernel.partial_bytes_per_element
+        total_us += SPLIT_K_SYNC_US + partial_bytes / (device.l2_tb_per_s / 2 * 1e6)
+    return Estimate(total_us, mainloop_us, memory_us, traffic, work_items, resident, group, along)
+
+
+def copy_us(nbytes: int, device: DeviceModel) -> float:
+    """A copy that reads and writes `nbytes`, as its own kernel: what padding an operand costs."""
+    return device.launch_us + 2 * nbytes / (device.memory_tb_per_s * 1e6)

@@ -1,0 +1,298 @@
+"""plan(): from a problem to one kernel for each GPU family, by candidates, constraints and predicted time."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from jax_clc.planning import catalog, constraints, cost_model, tuned_choices
+from jax_clc.planning.catalog import Kernel
+from jax_clc.planning.device_model import DeviceModel, reference_devices
+from jax_clc.planning.problem import GemmProblem, Operand, dtype_bytes
+from jax_clc.planning.report import GemmPlan, KernelChoice
+from jax_clc.planning.scratch import scratch_bytes
+
+SCHEDULE_PREFERENCE = {
+    "sm_100f": {"clc": 0.97, "static": 1.0, "nonpersistent": 1.0},
+    "sm_90a": {"dynamic": 1.0, "static": 1.0, "nonpersistent": 1.0},
+}
+"""What a predicted time is multiplied by under `auto`. CLC keeps its pace when SMs are taken away, so on Blackwell it
+is chosen unless another schedule is predicted to be more than 3% faster."""
+SPLIT_K_FACTORS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)
+MAX_NAMES_IN_ERROR = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A kernel that fits, how it would be called, and its predicted time in microseconds."""
+
+    kernel: Kernel
+    split_k: int
+    estimate: cost_model.Estimate
+
+    @property
+    def rank(self) -> tuple[float, str, int]:
+        weight = SCHEDULE_PREFERENCE.get(self.kernel.family, {}).get(self.kernel.schedule, 1.0)
+        return self.estimate.total_us * weight, self.kernel.name, self.split_k
+
+
+def plan(
+    problem: GemmProblem,
+    *,
+    schedule: str = "auto",
+    kernel: str | None = None,
+    sm_limit: int | None = None,
+    devices: Sequence[DeviceModel] | None = None,
+) -> GemmPlan:
+    """Choose a kernel for each family of `devices` (by default the reference device of every family that ships).
+
+    The same package, tuned tables and arguments give the same plan, on any machine. Where no kernel serves, the plan
+    carries a `fallback_reason`. A `schedule` or `kernel` that cannot be honoured raises ValueError, which lists those
+    that fit and why the others do not. A missing or damaged manifest raises CatalogError.
+    """
+    if schedule != "auto" and schedule not in constraints.SCHEDULES:
+        raise ValueError(
+            f"schedule={schedule!r} does not exist; choose from {', '.join(('auto', *constraints.SCHEDULES))}"
+        )
+    if sm_limit is not None and sm_limit < 1:
+        raise ValueError(f"sm_limit={sm_limit} leaves no SM; give at least 1, or None for no limit")
+    every = catalog.kernels()
+    if devices is None:
+        shipped = {k.family for k in every}
+        devices = [device for device in reference_devices() if device.family in shipped]
+    return _plan(problem, schedule, kernel, sm_limit or 0, tuple(devices), every, tuned_choices.tables())
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(
+    problem: GemmProblem,
+    schedule: str,
+    kernel: str | None,
+    sm_limit: int,
+    devices: tuple[DeviceModel, ...],
+    every: tuple[Kernel, ...],
+    tables: tuned_choices.Tables,
+) -> GemmPlan:
+    requests = constraints.request_constraints(schedule, kernel, sm_limit)
+    pinned = schedule != "auto" or kernel is not None
+    if kernel is not None and all(k.name != kernel for k in every):
+        fitting = _fitting(problem, every, devices, requests[:-1])
+        raise ValueError(_misfit(f"kernel={kernel!r} does not exist", problem, fitting, {}))
+
+    best: GemmPlan | None = None
+    best_rank: tuple[int, float] | None = None
+    for pads in _pad_sets(problem):
+        called, rows = _apply_pads(problem, pads)
+        choices: dict[str, KernelChoice] = {}
+        unserved: dict[str, str] = {}
+        predicted_us = 0.0
+        for device in devices:
+            checks = (*requests, *constraints.PROBLEM_CONSTRAINTS)
+            fits, failures = _split_by_fit(called, _family(every, device), checks)
+            if not fits:
+                need = constraints.unmet_need(called, checks, failures) if failures else "ships"
+                unserved[device.family] = f"no kernel for {device.family} {need}"
+                continue
+            choice = _choose(called, fits, device, schedule, sm_limit, tables, pinned)
+            choices[device.family] = choice
+            predicted_us += choice.predicted_us + _pads_us(problem, pads, device)
+        rank = (-len(choices), predicted_us)
+        if best_rank is None or rank < best_rank:
+            best_rank = rank
+            best = GemmPlan(called, choices, None, rows, sm_limit, unserved)
+    assert best is not None, "_pad_sets gives the empty set at least"
+    if best.choices:
+        return best
+    if pinned:
+        asked = f"kernel={kernel!r}" if kernel is not None else f"schedule={schedule!r}"
+        fitting = _fitting(problem, every, devices, constraints.request_constraints("auto", None, sm_limit))
+        checks = (*requests, *constraints.PROBLEM_CONSTRAINTS)
+        _, failures = _split_by_fit(problem, _asked(every, schedule, kernel, devices), checks)
+        raise ValueError(_misfit(f"{asked} does not fit", problem, fitting, failures))
+    return GemmPlan(problem, {}, "; ".join(best.unserved.values()) or "no device is asked for", sm_limit=sm_limit)
+
+
+def candidates(
+    problem: GemmProblem, device: DeviceModel, kernels: Iterable[Kernel], sm_limit: int = 0
+) -> list[Candidate]:
+    """Every way to run the fitting `kernels`, best first."""
+    found = []
+    for kernel in kernels:
+        for split_k in _split_factors(kernel, problem):
+            found.append(Candidate(kernel, split_k, cost_model.estimate(
+                kernel, problem, device, split_k=split_k, sm_limit=sm_limit)))  # fmt: skip
+    return sorted(found, key=lambda candidate: candidate.rank)
+
+
+def _split_factors(kernel: Kernel, problem: GemmProblem) -> list[int]:
+    """1, and for a split-K kernel the factors that leave no part without a K block."""
+    if not kernel.split_k:
+        return [1]
+    k_steps = max(1, -(-problem.k // kernel.cta_tile[2]))
+    return [1] + [f for f in SPLIT_K_FACTORS if f <= k_steps and (f - 1) * -(-k_steps // f) < k_steps]
+
+
+def _choose(
+    problem: GemmProblem,
+    fits: Sequence[Kernel],
+    device: DeviceModel,
+    schedule: str,
+    sm_limit: int,
+    tables: tuned_choices.Tables,
+    pinned: bool,
+) -> KernelChoice:
+    ranked = candidates(problem, device, fits, sm_limit)
+    tuned = None if pinned or sm_limit else tables.find(device, problem)
+    if tuned is not None:
+        kernel = next((k for k in fits if k.name == tuned.kernel), None)
+        if kernel is not None and tuned.split_k in _split_factors(kernel, problem):
+            found = cost_model.estimate(
+                kernel, problem, device, split_k=tuned.split_k, raster=(tuned.raster_group, tuned.raster_along)
+            )
+            reason = f"measured best on {tuned.device}: {tuned.measured_us:.1f} us (table {tuned.table})"
+            return _choice(Candidate(kernel, tuned.split_k, found), problem, device, reason, tuned.measured_us)
+    return _choice(ranked[0], problem, device, _reason(ranked, schedule, sm_limit), ranked[0].estimate.total_us)
+
+
+def _choice(candidate: Candidate, problem: GemmProblem, device: DeviceModel, reason: str, us: float) -> KernelChoice:
+    kernel, found = candidate.kernel, candidate.estimate
+    clusters = found.work_items
+    if kernel.launch_grid == "workers":
+        clusters = min(clusters, found.resident_clusters)
+    sizes = cost_model.KernelSizes.of(problem, kernel.swapped)
+    return KernelChoice(
+        kernel=kernel.name,
+        schedule=kernel.schedule,
+        swapped=kernel.swapped,
+        raster_group=found.raster_group,
+        raster_along=found.raster_along,
+        split_k=candidate.split_k,
+        grid=(clusters * kernel.cluster_size, 1, 1),
+        cluster=kernel.cluster,
+        waves=found.waves,
+        scratch_bytes=scratch_bytes(kernel, sizes.batch, sizes.m, sizes.n, candidate.split_k),
+        predicted_us=us,
+        device=device.name,
+        reason=reason,
+    )
+
+
+def _reason(ranked: Sequence[Candidate], schedule: str, sm_limit: int) -> str:
+    """Why the first of `ranked` was taken: what bounds it, and what the best other tile and schedule would cost."""
+    best = ranked[0]
+    kernel, found = best.kernel, best.estimate
+    parts = [f"bound by {found.bound}: mainloop {found.mainloop_us:.1f} us, memory {found.memory_us:.1f} us"]
+    other_tile = next(
+        (c for c in ranked if (c.kernel.cta_tile, c.kernel.cluster) != (kernel.cta_tile, kernel.cluster)), None
+    )
+    if other_tile is not None:
+        parts.append(f"next best tile {tile_words(other_tile.kernel)}, {_slower(other_tile, best)}")
+    if schedule != "auto":
+        parts.append(f"schedule {schedule} was asked for")
+    else:
+        other = next((c for c in ranked if c.kernel.schedule != kernel.schedule), None)
+        if sm_limit:
+            parts.append(f"sm_limit={sm_limit} leaves the schedules {' and '.join(constraints.SM_LIMIT_SCHEDULES)}")
+        if other is not None:
+            parts.append(f"schedule {other.kernel.schedule} {_slower(other, best)}")
+    return "; ".join(parts)
+
+
+def tile_words(kernel: Kernel) -> str:
+    """`128x256 on cluster 2x1`."""
+    return f"{kernel.cta_tile[0]}x{kernel.cta_tile[1]} on cluster {kernel.cluster[0]}x{kernel.cluster[1]}"
+
+
+def _slower(other: Candidate, best: Candidate) -> str:
+    percent = 100 * (other.estimate.total_us / best.estimate.total_us - 1)
+    if abs(percent) < 0.05:
+        return "predicted equal"
+    return f"predicted {abs(percent):.1f}% {'slower' if percent > 0 else 'faster'}"
+
+
+def _pad_sets(problem: GemmProblem) -> list[tuple[Operand, ...]]:
+    """Every set of unaligned operands that could be padded, the empty one first."""
+    unaligned = [operand for operand in constraints.OPERANDS if problem.misalignment(operand)]
+    return [subset for size in range(len(unaligned) + 1) for subset in itertools.combinations(unaligned, size)]
+
+
+def _apply_pads(problem: GemmProblem, operands: tuple[Operand, ...]) -> tuple[GemmProblem, dict[Operand, int]]:
+    rows: dict[Operand, int] = {}
+    for operand in operands:
+        problem, rows[operand] = problem.padded(operand)
+    return problem, rows
+
+
+def _pads_us(problem: GemmProblem, operands: tuple[Operand, ...], device: DeviceModel) -> float:
+    total = 0.0
+    for operand in operands:
+        outer, contiguous = problem.extents(operand)
+        total += cost_model.copy_us(problem.batch * outer * contiguous * dtype_bytes(problem.dtype(operand)), device)
+    return total
+
+
+def _family(every: Iterable[Kernel], device: DeviceModel) -> list[Kernel]:
+    return [kernel for kernel in every if kernel.family == device.family]
+
+
+def _asked(every: Iterable[Kernel], schedule: str, kernel: str | None, devices: Sequence[DeviceModel]) -> list[Kernel]:
+    """The kernels that the request names: their reasons are what the caller needs to hear."""
+    families = {device.family for device in devices}
+    return [
+        k for k in every
+        if (k.name == kernel if kernel is not None else k.family in families and schedule in ("auto", k.schedule))
+    ]  # fmt: skip
+
+
+def _split_by_fit(
+    problem: GemmProblem, kernels: Iterable[Kernel], checks: Sequence[constraints.Constraint]
+) -> tuple[list[Kernel], dict[str, tuple[int, str]]]:
+    fits, failures = [], {}
+    for kernel in kernels:
+        failure = constraints.first_failure(kernel, problem, checks)
+        if failure is None:
+            fits.append(kernel)
+        else:
+            failures[kernel.name] = failure
+    return fits, failures
+
+
+def _fitting(
+    problem: GemmProblem,
+    every: Sequence[Kernel],
+    devices: Sequence[DeviceModel],
+    requests: Sequence[constraints.Constraint],
+) -> list[Kernel]:
+    """Kernels that fit with or without padding, for the text of an error."""
+    names: dict[str, Kernel] = {}
+    for pads in _pad_sets(problem):
+        called, _ = _apply_pads(problem, pads)
+        for device in devices:
+            fits, _ = _split_by_fit(called, _family(every, device), (*requests, *constraints.PROBLEM_CONSTRAINTS))
+            names.update((kernel.name, kernel) for kernel in fits)
+    return [names[name] for name in sorted(names)]
+
+
+def _misfit(
+    headline: str, problem: GemmProblem, fitting: Sequence[Kernel], failures: Mapping[str, tuple[int, str]]
+) -> str:
+    lines = [f"{headline} for {problem}."]
+    schedules = sorted({kernel.schedule for kernel in fitting})
+    if fitting:
+        lines.append(
+            f"Schedules that fit: {', '.join(schedules)}. Kernels that fit: {_names([k.name for k in fitting])}."
+        )
+    else:
+        lines.append("No kernel that ships fits.")
+    by_reason: dict[str, list[str]] = {}
+    for name, (_, reason) in failures.items():
+        by_reason.setdefault(reason, []).append(name)
+    lines += [f"Does not fit: {_names(names)}: {reason}." for reason, names in by_reason.items()]
+    return "\n".join(lines)
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_NAMES_IN_ERROR])
+    return shown if len(names) <= MAX_NAMES_IN_ERROR else f"{shown} and {len(names) - MAX_NAMES_IN_ERROR} more"

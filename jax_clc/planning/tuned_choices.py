@@ -1,0 +1,84 @@
+"""Measured choices, as data: the tables that ship in `tuned/` and the one that `JAX_CLC_TUNED` points to."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from jax_clc.planning.device_model import DeviceModel
+from jax_clc.planning.problem import GemmProblem
+
+TUNED_VARIABLE = "JAX_CLC_TUNED"
+TABLE_FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TunedChoice:
+    """The fastest kernel for one problem, with what was measured where."""
+
+    kernel: str
+    raster_group: int
+    raster_along: int
+    split_k: int
+    measured_us: float
+    device: str
+    table: str
+
+
+class Tables:
+    """Tuned choices by device and problem. Hashable by identity: the same files give the same object."""
+
+    def __init__(self, choices: Mapping[tuple[str, str], TunedChoice]) -> None:
+        self._choices = dict(choices)
+
+    def find(self, device: DeviceModel, problem: GemmProblem) -> TunedChoice | None:
+        """The choice measured on that very device model for that very problem, or None."""
+        return self._choices.get((device.name, problem_key(problem)))
+
+    def __len__(self) -> int:
+        return len(self._choices)
+
+
+def problem_key(problem: GemmProblem) -> str:
+    """What a table calls a problem: `bfloat16,bfloat16,bfloat16 kn 1x4096x4096x4096`, strides added unless compact."""
+    key = (
+        f"{problem.a_dtype},{problem.b_dtype},{problem.out_dtype} {problem.a_major}{problem.b_major} "
+        f"{problem.batch}x{problem.m}x{problem.n}x{problem.k}"
+    )
+    compact = GemmProblem.compact(
+        problem.m, problem.n, problem.k, batch=problem.batch, a_major=problem.a_major, b_major=problem.b_major
+    )
+    for operand in ("a", "b", "d"):
+        if problem.strides(operand) != compact.strides(operand):
+            key += f" {operand}{problem.strides(operand)[0]}/{problem.strides(operand)[1]}"
+    return key
+
+
+def tables() -> Tables:
+    """The shipped tables, overlaid by the file that `JAX_CLC_TUNED` names. Raises ValueError if that cannot be read."""
+    shipped = sorted((Path(__file__).resolve().parent / "tuned").glob("*.json"))
+    own = os.environ.get(TUNED_VARIABLE)
+    return _read(tuple(shipped) + ((Path(own),) if own else ()))
+
+
+@functools.lru_cache(maxsize=8)
+def _read(paths: tuple[Path, ...]) -> Tables:
+    choices: dict[tuple[str, str], TunedChoice] = {}
+    for path in paths:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format"] != TABLE_FORMAT:
+                raise ValueError(f"format {content['format']}, expected {TABLE_FORMAT}")
+            device = content["device"]
+            for key, row in content["choices"].items():
+                choices[device, key] = TunedChoice(
+                    row["kernel"], row["raster_group"], row["raster_along"], row["split_k"], row["measured_us"],
+                    device, path.name,
+                )  # fmt: skip
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"jax_clc: the table of tuned choices {path} cannot be read: {error!r}") from error
+    return Tables(choices)

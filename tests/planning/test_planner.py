@@ -1,0 +1,242 @@
+"""plan(): one kernel for each family, honest errors, padding, the SM limit, and attributes as the contract has them."""
+
+import json
+
+import numpy as np
+import pytest
+import synthetic_manifest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jax_clc.planning import GemmProblem, catalog, plan, planner, tuned_choices
+from jax_clc.planning.device_model import device_model
+
+P = GemmProblem.compact
+
+
+def test_one_choice_for_each_family_that_ships():
+    made = plan(P(4096, 4096, 4096))
+    assert list(made.choices) == ["sm_90a", "sm_100f"]
+    assert made.fallback_reason is None
+    assert made.choices["sm_100f"].schedule == "clc"
+
+
+def test_attributes_are_exactly_those_of_the_contract():
+    attributes = plan(P(512, 1024, 256, batch=3), sm_limit=8).attributes()
+    assert list(attributes) == [
+        "abi", "l", "m", "n", "k", "a_major", "b_major", "a_strides", "b_strides", "d_strides", "kernels", "swapped",
+        "raster_group", "raster_along", "split_k", "sm_limit",
+    ]  # fmt: skip
+    for name in ("abi", "l", "m", "n", "k", "sm_limit"):
+        assert attributes[name].dtype == np.int64
+    assert (attributes["l"], attributes["m"], attributes["sm_limit"]) == (3, 512, 8)
+    assert attributes["a_strides"].tolist() == [512 * 256, 256]
+    names = attributes["kernels"].split(",")
+    assert len(names) == 2
+    for name in ("swapped", "raster_group", "raster_along", "split_k"):
+        assert attributes[name].shape == (2,)
+        assert attributes[name].dtype == np.int64
+
+
+@pytest.mark.parametrize("a_major", ["k", "m"])
+@pytest.mark.parametrize("b_major", ["k", "n"])
+def test_majors_of_the_choice_are_those_of_the_operands(a_major, b_major):
+    made = plan(P(256, 512, 384, a_major=a_major, b_major=b_major))
+    for choice in made.choices.values():
+        kernel = catalog.find(choice.kernel)
+        if choice.swapped:
+            assert (kernel.a_major, kernel.b_major) == ("k" if b_major == "k" else "m", "k" if a_major == "k" else "n")
+        else:
+            assert (kernel.a_major, kernel.b_major) == (a_major, b_major)
+
+
+def test_a_swapped_kernel_is_called_as_swapped():
+    name = next(k.name for k in catalog.kernels("sm_90a") if k.swapped and (k.a_major, k.b_major) == ("m", "k"))
+    choice = plan(P(256, 4096, 512), kernel=name).choices["sm_90a"]
+    assert choice.swapped
+    assert plan(P(256, 4096, 512), kernel=name).attributes()["swapped"].tolist() == [1]
+
+
+def test_no_kernel_for_the_dtypes_is_a_fallback_with_the_reason():
+    made = plan(P(64, 64, 64, dtype="float32"))
+    assert "computes f32 x f32 -> f32" in made.fallback_reason
+    assert "lax.dot_general" in str(made)
+    with pytest.raises(ValueError, match="f32 x f32"):
+        made.attributes()
+
+
+def test_a_family_without_a_kernel_is_told_and_the_others_are_served():
+    made = plan(P(64, 64, 64, dtype="float16"))
+    assert list(made.choices) == ["sm_90a"]
+    assert "f16 x f16" in made.unserved["sm_100f"]
+
+
+def test_unknown_schedule_and_limit_below_one_are_value_errors():
+    with pytest.raises(ValueError, match="schedule='random' does not exist; choose from auto"):
+        plan(P(8, 8, 8), schedule="random")
+    with pytest.raises(ValueError, match="sm_limit=0"):
+        plan(P(8, 8, 8), sm_limit=0)
+
+
+def test_a_kernel_that_does_not_exist_lists_those_that_fit():
+    with pytest.raises(ValueError, match=r"'nope' does not exist for 64 x 64 x 64(?s:.*)Kernels that fit: sm"):
+        plan(P(64, 64, 64), kernel="nope")
+
+
+def test_a_kernel_that_does_not_fit_says_why():
+    name = "sm90_bf16_bf16_f32_bf16_kkn_128x256x64_c2x1_s4_static"
+    with pytest.raises(ValueError, match=r"needs k-major and n-major"):
+        plan(P(64, 64, 64), kernel=name)
+    with pytest.raises(ValueError, match=r"it computes bf16 x bf16 -> bf16, not f16"):
+        plan(P(64, 64, 64, dtype="float16", b_major="k"), kernel=name)
+
+
+def test_clc_cannot_be_limited_and_says_so():
+    with pytest.raises(ValueError, match=r"sm_limit=8 cannot bound it") as error:
+        plan(P(4096, 4096, 4096), schedule="clc", sm_limit=8)
+    assert "Schedules that fit: dynamic, static" in str(error.value)
+
+
+@pytest.mark.parametrize("limit", [2, 8, 131])
+def test_sm_limit_bounds_the_grid_and_leaves_static_and_dynamic(limit):
+    for choice in plan(P(4096, 4096, 4096), sm_limit=limit).choices.values():
+        assert choice.schedule in ("static", "dynamic")
+        assert choice.grid[0] <= limit
+
+
+def test_nonpersistent_and_clc_launch_every_tile_and_workers_no_more_than_fit():
+    problem = P(4096, 4096, 512)
+    for schedule in ("nonpersistent", "static", "dynamic", "clc"):
+        for family, choice in plan(problem, schedule=schedule).choices.items():
+            kernel = catalog.find(choice.kernel)
+            tiles = -(-4096 // kernel.cluster_tile[0]) * -(-4096 // kernel.cluster_tile[1])
+            ctas, sms = tiles * kernel.cluster_size, {"sm_90a": 132, "sm_100f": 148}[family]
+            assert choice.grid[0] == (min(ctas, sms) if kernel.launch_grid == "workers" else ctas)
+
+
+def test_unaligned_operands_are_padded_and_sizes_stay():
+    made = plan(P(8190, 8190, 8190))
+    assert made.pads == {"a": 8192, "b": 8192, "d": 8192}
+    assert made.problem.a_strides == (8190 * 8192, 8192)
+    attributes = made.attributes()
+    assert (attributes["m"], attributes["n"], attributes["k"]) == (8190, 8190, 8190)
+    assert attributes["d_strides"].tolist() == [8190 * 8192, 8192]
+    assert "rows of 8192 elements" in str(made)
+
+
+def test_a_pinned_element_copy_kernel_needs_no_padding():
+    name = next(
+        k.name for k in catalog.kernels("sm_90a")
+        if not k.tensor_map_operands and (k.a_major, k.b_major, k.d_major) == ("k", "n", "n")
+    )  # fmt: skip
+    made = plan(P(63, 65, 67), kernel=name)
+    assert made.pads == {}
+    assert made.choices["sm_90a"].kernel == name
+
+
+def test_without_element_copies_every_family_is_padded(tmp_path, monkeypatch):
+    entries = [e for e in synthetic_manifest.entries() if e["operand_copies"] == "tma"]
+    monkeypatch.setenv("JAX_CLC_CUBINS", str(synthetic_manifest.write(tmp_path, entries)))
+    made = plan(P(64, 64, 7))
+    assert made.pads == {"a": 8}
+    assert list(made.choices) == ["sm_90a", "sm_100f"]
+
+
+def test_long_k_with_few_tiles_is_split_and_its_scratch_holds_every_partial():
+    choice = plan(P(128, 128, 131072)).choices["sm_90a"]
+    assert choice.split_k > 1
+    assert choice.scratch_bytes == choice.split_k * 128 * 128 * 4
+    assert plan(P(8192, 8192, 8192)).choices["sm_90a"].split_k == 1
+
+
+def test_no_split_is_left_without_a_k_block():
+    kernel = next(k for k in catalog.kernels() if k.split_k)
+    for k in (1, 64, 65, 640, 1000, 131072):
+        steps = -(-k // kernel.cta_tile[2])
+        for factor in planner._split_factors(kernel, P(128, 128, k)):
+            per_part = -(-steps // factor)
+            assert (factor - 1) * per_part < steps or factor == 1
+
+
+def test_scratch_of_the_plan_is_enough_for_every_family():
+    made = plan(P(4096, 4096, 4096), sm_limit=100)
+    assert made.scratch_bytes == max(c.scratch_bytes for c in made.choices.values())
+
+
+def test_empty_products_are_planned_without_dividing_by_zero():
+    for sizes in ((0, 8, 8), (8, 0, 8), (8, 8, 0)):
+        assert plan(P(*sizes)).fallback_reason is None
+    assert plan(P(8, 8, 8, batch=0)).choices["sm_90a"].grid == (0, 1, 1)
+
+
+def test_a_device_at_hand_can_be_planned_for_alone():
+    made = plan(P(4096, 4096, 4096), devices=[device_model("sm_90a", sm_count=8, name="emulated")], schedule="static")
+    assert list(made.choices) == ["sm_90a"]
+    assert made.choices["sm_90a"].grid[0] == 8
+    assert "predicted for emulated" in str(made)
+
+
+def test_the_plan_reads_in_sixty_columns():
+    for made in (plan(P(4096, 4096, 4096)), plan(P(8190, 8190, 8190)), plan(P(64, 64, 64, dtype="float32"))):
+        assert max(len(line) for line in str(made).splitlines()) <= 60
+    text = str(plan(P(4096, 4096, 4096)))
+    for word in ("grid", "waves", "scratch", "predicted", "why", "schedule", "sm_90a", "sm_100f"):
+        assert word in text
+
+
+def test_planning_is_quick_enough_to_trace_with():
+    import time
+
+    start = time.perf_counter()
+    for size in range(20):
+        plan(P(4096 + 8 * size, 4096, 4096))
+    assert (time.perf_counter() - start) / 20 < 0.1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 5),
+    st.sampled_from("km"), st.sampled_from("kn"), st.sampled_from([None, 1, 7, 131]),
+)  # fmt: skip
+def test_every_choice_fits_the_problem_it_is_called_on(m, n, k, batch, a_major, b_major, limit):
+    made = plan(P(m, n, k, batch=batch, a_major=a_major, b_major=b_major), sm_limit=limit)
+    assert made.fallback_reason is None
+    for choice in made.choices.values():
+        kernel = catalog.find(choice.kernel)
+        assert kernel.swapped == choice.swapped
+        for operand in "abd":
+            if made.problem.misalignment(operand):
+                own = {"a": "b", "b": "a"}.get(operand, operand) if choice.swapped else operand
+                assert own not in kernel.tensor_map_operands
+    assert planner.plan(P(m, n, k, batch=batch, a_major=a_major, b_major=b_major), sm_limit=limit) == made
+
+
+def _table(path, key, kernel, device="NVIDIA H200"):
+    row = {"kernel": kernel, "raster_group": 4, "raster_along": 1, "split_k": 1, "measured_us": 12.5}
+    path.write_text(json.dumps({"format": 1, "device": device, "choices": {key: row}}))
+    return str(path)
+
+
+def test_a_table_of_tuned_choices_decides_for_its_device(tmp_path, monkeypatch):
+    problem = P(4096, 4096, 4096)
+    name = "sm90_bf16_bf16_f32_bf16_knn_64x128x64_c1x1_s4_nonpersistent"
+    monkeypatch.setenv("JAX_CLC_TUNED", _table(tmp_path / "own.json", tuned_choices.problem_key(problem), name))
+    made = plan(problem)
+    choice = made.choices["sm_90a"]
+    assert (choice.kernel, choice.raster_group, choice.raster_along, choice.predicted_us) == (name, 4, 1, 12.5)
+    assert "own.json" in choice.reason
+    assert made.choices["sm_100f"].schedule == "clc"
+    assert plan(problem, schedule="static").choices["sm_90a"].schedule == "static"
+
+
+def test_a_tuned_kernel_that_no_longer_ships_is_ignored(tmp_path, monkeypatch):
+    problem = P(4096, 4096, 4096)
+    before = plan(problem).choices["sm_90a"].kernel
+    monkeypatch.setenv("JAX_CLC_TUNED", _table(tmp_path / "own.json", tuned_choices.problem_key(problem), "gone"))
+    assert plan(problem).choices["sm_90a"].kernel == before
+
+
+def test_an_unreadable_table_is_a_value_error_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_CLC_TUNED", str(tmp_path / "missing.json"))
+    with pytest.raises(ValueError, match=r"missing\.json"):
+        plan(P(8, 8, 8))
