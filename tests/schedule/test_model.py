@@ -1,5 +1,6 @@
 """The makespan model: classic examples, and bounds that hold for every launch."""
 
+import itertools
 import math
 
 import pytest
@@ -184,7 +185,7 @@ def test_every_tile_is_computed_once_and_no_bound_is_broken(launch, schedule):
         by_place.setdefault(event.sm, {}).setdefault(event.cluster, []).append(event)
     for clusters in by_place.values():
         spans = sorted((min(e.start for e in es), max(e.end for e in es)) for es in clusters.values())
-        assert all(first[1] <= second[0] + 1e-6 for first, second in zip(spans, spans[1:], strict=False))
+        assert all(first[1] <= second[0] + 1e-6 for first, second in itertools.pairwise(spans))
 
 
 @given(tile_times=st.lists(times, min_size=1, max_size=60), sms=st.integers(1, 12), schedule=st.sampled_from(ASKING),

@@ -1,0 +1,98 @@
+"""`jax-clc timeline`: who computed which tile when, as text and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from pathlib import Path
+
+from jax_clc.schedule import trace as trace_format
+from jax_clc.schedule.model import Costs, Device, Tiles, simulate
+from jax_clc.schedule.text_picture import text_timeline
+from jax_clc.schedule.trace import SCHEDULES, SmWindow, TileTrace
+
+EXAMPLES = """examples:
+  jax-clc timeline                                     12 tiles, 4 workers planned, room for 3
+  jax-clc timeline --tiles 48 --sms 8 --take 5@2.2:9 --spread 0.25 --png timeline.png
+  jax-clc timeline --tiles 1024 --tile-us 44.6 --sms 132 --cluster 2 --take 0-15 --schedules static dynamic
+  jax-clc timeline --device trace.json --png timeline.png
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Adds `timeline` to the table of subcommands."""
+    parser = subparsers.add_parser(
+        "timeline", help="draw who computed which tile when", description=__doc__, epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", metavar="FILE", type=Path, help="draw a JSON file of tile traces")
+    parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, metavar="SCHEDULE",
+                        help=f"of {', '.join(SCHEDULES)}; by default those that make sense for the source")
+    parser.add_argument("--png", metavar="FILE", type=Path, help="write a picture (the suffix decides: .png, .svg, .pdf)")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the traces")
+    parser.add_argument("--colour", choices=("tile", "worker"), default="tile")
+    parser.add_argument("--title", help="title of the picture")
+    parser.add_argument("--width", type=int, default=60, help="columns of the text (default 60)")
+    parser.add_argument("--take", action="append", metavar="SMS[@T0:T1]",
+                        help="other work holds these SMs, e.g. 3, 0-19, 5@2:9 (us); repeatable. Default: the last SM; "
+                        "none: none")
+    parser.add_argument("--seed", type=int, default=0)
+    model = parser.add_argument_group("the model (without --device)")
+    model.add_argument("--tiles", type=int, default=12, help="cluster tiles")
+    model.add_argument("--tile-us", type=float, default=1.0, help="time of a tile's mainloop")
+    model.add_argument("--epilogue-us", type=float, default=0.0)
+    model.add_argument("--spread", type=float, default=0.0, help="coefficient of variation of the tile times")
+    model.add_argument("--sms", type=int, default=4)
+    model.add_argument("--cluster", type=int, default=1, help="CTAs per cluster")
+    model.add_argument("--workers", type=int, help="workers that static and dynamic launch (default: all that fit)")
+    model.add_argument("--launch-us", type=float, default=0.0)
+    model.add_argument("--prologue-us", type=float, default=0.0)
+    model.add_argument("--request-us", type=float, default=0.0)
+    model.add_argument("--record-stages", type=int, default=3)
+    model.add_argument("--no-throttle", action="store_true", help="ask for tiles as early as the record stages allow")
+    parser.set_defaults(main=main)
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    """Prints the text, writes what was asked for; returns the exit status."""
+    if args.device is not None:
+        traces = [trace for trace in trace_format.load(args.device)
+                  if args.schedules is None or trace.schedule in args.schedules]
+    else:
+        traces = model_traces(args)
+    if not traces:
+        raise SystemExit("timeline: no traces to draw")
+    print(text_timeline(traces, width=args.width))
+    if args.json:
+        trace_format.save(args.json, traces)
+    if args.png:
+        from jax_clc.schedule import picture
+        picture.save(traces, args.png, title=args.title, colour=args.colour)
+    return 0
+
+
+def model_traces(args: argparse.Namespace) -> list[TileTrace]:
+    """The traces of the makespan model for the command's options."""
+    device = Device(args.sms, args.cluster, taken=parse_windows(args.take or [str(args.sms - 1)]))
+    tiles = (Tiles.drawn(args.tiles, args.tile_us, args.spread, seed=args.seed, epilogue_us=args.epilogue_us)
+             if args.spread else Tiles.constant(args.tiles, args.tile_us, args.epilogue_us))
+    costs = Costs(launch_us=args.launch_us, prologue_us=args.prologue_us, request_us=args.request_us,
+                  record_stages=args.record_stages, throttle=not args.no_throttle)
+    return [simulate(schedule, tiles, device, costs, workers=args.workers)
+            for schedule in args.schedules or ("static", "nonpersistent", "clc")]
+
+
+def parse_windows(texts: list[str]) -> tuple[SmWindow, ...]:
+    """"3", "0-19", "5@2:9", "5@2:", "none" -> the SMs and from when to when they are held. Raises SystemExit naming a bad one."""
+    windows = []
+    for text in texts:
+        if text == "none":
+            continue
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?(?:@([\d.]+):([\d.]*))?", text)
+        if not match:
+            raise SystemExit(f"timeline: --take {text!r} is not SM, SM-SM or SMs@T0:T1")
+        first, last, start, end = match.groups()
+        windows += [SmWindow(sm, float(start or 0), float(end) if end else math.inf)
+                    for sm in range(int(first), int(last or first) + 1)]
+    return tuple(windows)
