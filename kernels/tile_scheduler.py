@@ -12,30 +12,11 @@ A kernel makes one scheduler in every warp and walks the same loop whatever the 
 Work is handed out in whole cluster tiles; the work tile that a warp gets is already its own CTA's.
 """
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
 from kernels import raster
-
-
-class DeviceValues:
-    """Base of small objects whose attributes live in registers and pass through the DSL's loops and branches.
-
-    The attributes named in `FIELDS` are DSL numbers; everything else is constant while tracing.
-    """
-
-    FIELDS: tuple[str, ...] = ()
-
-    def __extract_mlir_values__(self):
-        return [value for name in self.FIELDS for value in cutlass.extract_mlir_values(getattr(self, name))]
-
-    def __new_from_mlir_values__(self, values):
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        for name, value in zip(self.FIELDS, values, strict=True):
-            setattr(copy, name, cutlass.new_from_mlir_values(getattr(self, name), [value]))
-        return copy
+from kernels.device_values import DeviceValues
 
 
 class WorkTile(DeviceValues):
@@ -112,12 +93,6 @@ class NonpersistentScheduler(DeviceValues):
     def __init__(self, grid: WorkGrid):
         self.grid = grid
 
-    def __extract_mlir_values__(self):
-        return self.grid.__extract_mlir_values__()
-
-    def __new_from_mlir_values__(self, values):
-        return type(self)(self.grid.__new_from_mlir_values__(values))
-
     def initial_work(self) -> WorkTile:
         return self.grid.work_tile(launched_cluster(self.grid.cluster))
 
@@ -135,16 +110,11 @@ class NonpersistentScheduler(DeviceValues):
 class StaticScheduler(DeviceValues):
     """A fixed sequence per worker: cluster c of w takes the tiles c, c + w, c + 2w, ..."""
 
-    def __init__(self, grid: WorkGrid, linear: Int32 | None = None):
+    FIELDS = ("grid", "linear")
+
+    def __init__(self, grid: WorkGrid):
         self.grid = grid
-        self.linear = launched_cluster(grid.cluster) if linear is None else linear
-
-    def __extract_mlir_values__(self):
-        return [*self.grid.__extract_mlir_values__(), *cutlass.extract_mlir_values(self.linear)]
-
-    def __new_from_mlir_values__(self, values):
-        grid = self.grid.__new_from_mlir_values__(values[:-1])
-        return StaticScheduler(grid, cutlass.new_from_mlir_values(self.linear, values[-1:]))
+        self.linear = launched_cluster(grid.cluster)
 
     def initial_work(self) -> WorkTile:
         return self.grid.work_tile(self.linear)

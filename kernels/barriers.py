@@ -1,0 +1,140 @@
+"""Barrier and fence instructions with their scope and order spelled out, as the kernels need them.
+
+The DSL's own calls leave scope and order to defaults that are right inside one CTA: `.release.cta` and `.acquire.cta`
+count across CTAs but order nothing there. Here every call names both. The forms are those of the PTX ISA's own
+examples (mbarrier, tcgen05 synchronization patterns, clusterlaunchcontrol.try_cancel).
+"""
+
+from cutlass import Int32
+from cutlass import cute
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import dsl_user_op
+
+
+def _assemble(text, operands, constraints, result=None, *, loc=None, ip=None):
+    """One volatile inline-assembly block that nothing which touches memory moves across."""
+    constraints = ",".join([*constraints, "~{memory}"])
+    return llvm.inline_asm(
+        result,
+        operands,
+        text,
+        constraints,
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+        loc=loc,
+        ip=ip,
+    )
+
+
+def _address(pointer, *, loc=None, ip=None):
+    return pointer.to_llvm_ptr(loc=loc, ip=ip)
+
+
+@dsl_user_op
+def wait(barrier: cute.Pointer, parity: Int32, order: str = "acquire", scope: str = "cluster", *, loc=None, ip=None):
+    """Block until the phase of `parity` of a barrier in this CTA has completed.
+
+    Args:
+      barrier: an mbarrier in this CTA's shared memory.
+      parity: 0 or 1, of the phase waited for; a fresh barrier passes a wait for 1 at once.
+      order: `acquire`, or `relaxed` where a fence after the wait does the ordering.
+      scope: `cta` or `cluster`: how far away the arrivals' effects may come from.
+    """
+    _assemble(
+        "{\n"
+        ".reg .pred complete;\n"
+        "WAIT:\n"
+        f"mbarrier.try_wait.parity.{order}.{scope}.shared::cta.b64 complete, [$0], $1;\n"
+        "@!complete bra WAIT;\n"
+        "}",
+        [_address(barrier, loc=loc, ip=ip), Int32(parity).ir_value(loc=loc, ip=ip)],
+        ["r", "r"],
+        loc=loc,
+        ip=ip,
+    )
+
+
+@dsl_user_op
+def arrive_at(barrier: cute.Pointer, rank: Int32, *, loc=None, ip=None):
+    """Arrive once, relaxed, at the barrier that lies where `barrier` lies, in the CTA of `rank`.
+
+    A release fence before it makes the pair a release pattern of cluster scope; `.release.cluster` on the arrive itself
+    would wait for all earlier global writes too, which nothing here hands over.
+    """
+    _assemble(
+        "{\n"
+        ".reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, $0, $1;\n"
+        "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n"
+        "}",
+        [_address(barrier, loc=loc, ip=ip), Int32(rank).ir_value(loc=loc, ip=ip)],
+        ["r", "r"],
+        loc=loc,
+        ip=ip,
+    )
+
+
+@dsl_user_op
+def arrive(barrier: cute.Pointer, *, loc=None, ip=None):
+    """Arrive once, relaxed, at a barrier of this CTA, where the arrival hands over an event and no data."""
+    _assemble(
+        "mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [$0];",
+        [_address(barrier, loc=loc, ip=ip)],
+        ["r"],
+        loc=loc,
+        ip=ip,
+    )
+
+
+@dsl_user_op
+def expect_at(barrier: cute.Pointer, rank: Int32, size_bytes: int, *, loc=None, ip=None):
+    """Arrive once and expect `size_bytes` more at the barrier of the CTA of `rank`. Hands over no data: relaxed."""
+    _assemble(
+        "{\n"
+        ".reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, $0, $1;\n"
+        f"mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [remote], {size_bytes};\n"
+        "}",
+        [_address(barrier, loc=loc, ip=ip), Int32(rank).ir_value(loc=loc, ip=ip)],
+        ["r", "r"],
+        loc=loc,
+        ip=ip,
+    )
+
+
+@dsl_user_op
+def expect(barrier: cute.Pointer, size_bytes: int, *, loc=None, ip=None):
+    """Arrive once and expect `size_bytes` more at a barrier of this CTA. Hands over no data: relaxed."""
+    _assemble(
+        f"mbarrier.arrive.expect_tx.relaxed.cta.shared::cta.b64 _, [$0], {size_bytes};",
+        [_address(barrier, loc=loc, ip=ip)],
+        ["r"],
+        loc=loc,
+        ip=ip,
+    )
+
+
+@dsl_user_op
+def fence_reads_before_async_writes_release(*, loc=None, ip=None):
+    """Reader's half: this thread's reads of its CTA's shared memory come before asynchronous writes that a peer starts
+    after it has seen this thread's next (relaxed) arrival."""
+    _assemble("fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;", [], [], loc=loc, ip=ip)
+
+
+@dsl_user_op
+def fence_reads_before_async_writes_acquire(*, loc=None, ip=None):
+    """Writer's half: asynchronous writes that this thread starts from here on come after the reads just handed back."""
+    _assemble("fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;", [], [], loc=loc, ip=ip)
+
+
+@dsl_user_op
+def tensor_memory_fence_before_sync(*, loc=None, ip=None):
+    """This thread's tcgen05 operations so far come before what another thread does after the coming synchronization."""
+    _assemble("tcgen05.fence::before_thread_sync;", [], [], loc=loc, ip=ip)
+
+
+@dsl_user_op
+def tensor_memory_fence_after_sync(*, loc=None, ip=None):
+    """This thread's tcgen05 operations from here on come after what the synchronization just seen has ordered."""
+    _assemble("tcgen05.fence::after_thread_sync;", [], [], loc=loc, ip=ip)

@@ -1,0 +1,66 @@
+"""The ring of load stages between the producer warp and the consumer warpgroups (Hopper).
+
+Each stage has a full barrier (the producer's arrival and the bytes of its copies) and an empty barrier (every consumer
+warp of every CTA of the cluster: with multicast, a peer's copies land in this CTA's stage and this CTA's copies in the
+peer's, so a stage is free when all have read theirs).
+"""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, pipeline
+
+from kernels.device_values import DeviceValues
+
+
+class LoadPipeline(DeviceValues):
+    """Barriers of the ring.
+
+    Args:
+      barriers: 2 * `stages` 64-bit barriers in shared memory.
+      stages: stages of the ring.
+      stage_bytes: bytes that the copies of one stage bring to this CTA, peers' multicasts included.
+      consumer_warps: warps of one CTA that read each stage.
+      cluster_size: CTAs of the cluster.
+    """
+
+    FIELDS = ("full", "empty")
+
+    def __init__(self, barriers: cute.Pointer, stages: int, stage_bytes: int, consumer_warps: int, cluster_size: int):
+        self.full = barriers
+        self.empty = barriers + stages
+        self.stages = stages
+        self.stage_bytes = stage_bytes
+        self.consumer_warps = consumer_warps
+        self.cluster_size = cluster_size
+
+    def initialise(self) -> None:
+        """One thread; a barrier of the cluster must follow before anyone uses the ring."""
+        for stage in range(self.stages):
+            cute.arch.mbarrier_init(self.full + stage, 1)
+            cute.arch.mbarrier_init(self.empty + stage, self.consumer_warps * self.cluster_size)
+
+    def producer_state(self) -> pipeline.PipelineState:
+        return pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
+
+    def consumer_state(self) -> pipeline.PipelineState:
+        return pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
+
+    @cute.jit
+    def acquire(self, state: pipeline.PipelineState):
+        """The producer warp: waits until the stage is free in all CTAs, then announces this CTA's bytes."""
+        cute.arch.mbarrier_wait(self.empty + state.index, state.phase)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(self.full + state.index, self.stage_bytes)
+
+    def wait_full(self, state: pipeline.PipelineState) -> None:
+        cute.arch.mbarrier_wait(self.full + state.index, state.phase)
+
+    @cute.jit
+    def release(self, index: Int32):
+        """A consumer warp: this stage has been read. Lane r tells CTA r of the cluster."""
+        lane = cute.arch.lane_idx()
+        if lane < self.cluster_size:
+            if cutlass.const_expr(self.cluster_size == 1):
+                cute.arch.mbarrier_arrive(self.empty + index)
+            else:
+                cute.arch.mbarrier_arrive(self.empty + index, lane)

@@ -1,0 +1,128 @@
+"""The work record pipeline: how the next tile's name travels from one asking thread to every warp of a cluster.
+
+A record is 16 bytes in shared memory, at the same place in every CTA of the cluster, written by an asynchronous
+operation that completes 16 bytes on the barrier beside it. Both dynamic schedules use it: `clc`, where the hardware
+writes the record in answer to clusterlaunchcontrol.try_cancel, and `dynamic`, where the asking thread stores it.
+
+Per stage there are two barriers:
+
+- full, in every CTA: 1 arrival (the scheduler warp's, which expects 16 bytes) and 16 bytes. It says that this CTA's copy
+  of the record is complete.
+- empty, used in the first CTA only: 1 arrival for each reading warp of the cluster, the scheduler warp among them.
+  It says that nobody will read the record again.
+
+One lane of a warp reads and hands the result to the others by a shuffle: so a reader is one thread, and its wait, its
+read, its fence and its arrival are in program order.
+
+Depth buffers records for readers that lag (the epilogue is two tiles behind the load warp); it does not allow several
+requests at once. There is one request at a time: the scheduler warp asks, reads that record, then asks again.
+"""
+
+from dataclasses import dataclass
+
+from cutlass import Boolean, Int32
+from cutlass import cute
+
+from kernels import barriers
+from kernels.tile_scheduler import DeviceValues
+
+RECORD_BYTES = 16
+
+
+@dataclass(frozen=True)
+class WorkPipelineShape:
+    """Compile-time facts of a work pipeline.
+
+    Attributes:
+      stages: records that may wait to be read.
+      cluster_size: CTAs that get a copy of each record.
+      reading_warps: warps of the whole cluster that read each record: the scheduler warp of the first CTA, and every
+        other warp that follows the tile sequence. A miscount is a deadlock (too many) or a race (too few).
+    """
+
+    stages: int
+    cluster_size: int
+    reading_warps: int
+
+
+class WorkPipeline(DeviceValues):
+    """One warp's view of the pipeline: where it reads next, and the barriers.
+
+    Args:
+      shape: the compile-time facts.
+      records: `stages` records of 16 bytes, 16-byte aligned.
+      full, empty: `stages` mbarriers each.
+      throttle: one mbarrier.
+    """
+
+    FIELDS = ("stage", "parity", "throttle_parity")
+
+    def __init__(self, shape: WorkPipelineShape, records, full, empty, throttle):
+        self.shape = shape
+        self.records = records
+        self.full = full
+        self.empty = empty
+        self.throttle = throttle
+        self.stage = Int32(0)
+        self.parity = Int32(0)
+        self.throttle_parity = Int32(0)
+
+    def initialize_barriers(self) -> None:
+        """By one thread, before the start-up fence and cluster barrier."""
+        for stage in range(self.shape.stages):
+            cute.arch.mbarrier_init(self.full + stage, 1)
+            cute.arch.mbarrier_init(self.empty + stage, self.shape.reading_warps)
+        # One arrival: the load warp of the first CTA, once for each tile that it starts.
+        cute.arch.mbarrier_init(self.throttle, 1)
+
+    def note_work_started(self) -> None:
+        """By the load warp of the first CTA, one lane: it has started a tile, so the next one may be asked for.
+
+        Phase t of the throttle barrier completes when tile t is started. The load warp can only start tile t + 1 after
+        request t, which comes after the scheduler warp has seen phase t: so the barrier is never a phase ahead of its
+        waiter, and parities cannot be confused.
+        """
+        barriers.arrive(self.throttle)
+
+    def acquire(self) -> None:
+        """By the scheduler warp: wait until the next stage may be written and asking is due; expect the record."""
+        # Throttle: a scheduler that runs ahead hoards tiles that idle workers could take. Carries no data.
+        barriers.wait(self.throttle, self.throttle_parity, order="relaxed", scope="cta")
+        self.throttle_parity = self.throttle_parity ^ 1
+        # The first use of each stage waits for the parity before the first phase, which passes at once.
+        barriers.wait(self.empty + self.stage, self.parity ^ 1)
+        # Readers in any CTA of the cluster have read the last record through the generic proxy; the coming one is
+        # written through the async proxy. Their release fence and this one make the order.
+        barriers.fence_reads_before_async_writes_acquire()
+        # One arrival and 16 bytes in every CTA, by as many lanes. Expecting may come after completing: byte counts are
+        # signed, and no phase ends before its arrival.
+        lane = cute.arch.lane_idx()
+        if lane < self.shape.cluster_size:
+            barriers.expect_at(self.full + self.stage, lane, RECORD_BYTES)
+
+    def record(self) -> cute.Pointer:
+        """The record of the present stage in this CTA."""
+        return self.records + self.stage * RECORD_BYTES
+
+    def read(self, decode) -> Int32:
+        """By every reading warp: the next record's content, the same for all lanes; releases the stage.
+
+        Args:
+          decode: from the record's address to a 32-bit value; run by one lane.
+        """
+        value = Int32(0)
+        if cute.arch.lane_idx() == 0:
+            # The record and its completion come from another CTA's request: cluster scope.
+            barriers.wait(self.full + self.stage, self.parity)
+            value = decode(self.record())
+            # Read, fence, release, in this order: the release lets the next record overwrite this one.
+            barriers.fence_reads_before_async_writes_release()
+            barriers.arrive_at(self.empty + self.stage, 0)
+        self.advance()
+        return cute.arch.shuffle_sync(value, 0)
+
+    def advance(self) -> None:
+        following = self.stage + 1
+        wraps = following == self.shape.stages
+        self.stage = following * (1 - Int32(wraps))
+        self.parity = self.parity ^ Int32(wraps)
