@@ -4,6 +4,7 @@ A kernel makes one scheduler in every warp and walks the same loop whatever the 
 
     work = scheduler.initial_work()
     while work.is_valid:
+        scheduler.note_work_started()        # the load warp of the cluster's first CTA alone
         ...                                  # the warp's part of this tile
         scheduler.advance_to_next_work()     # the scheduler warp of the cluster's first CTA alone
         work = scheduler.fetch_next_work()
@@ -93,8 +94,14 @@ class NonpersistentScheduler(DeviceValues):
     def __init__(self, grid: WorkGrid):
         self.grid = grid
 
+    def initialize_barriers(self) -> None:
+        """By one thread, before the start-up barrier: only schedulers that hand out work at run time have barriers."""
+
     def initial_work(self) -> WorkTile:
         return self.grid.work_tile(launched_cluster(self.grid.cluster))
+
+    def note_work_started(self) -> None:
+        """By the load warp of the first CTA at the start of each tile; what a throttled scheduler waits for."""
 
     def advance_to_next_work(self) -> None:
         pass
@@ -116,8 +123,14 @@ class StaticScheduler(DeviceValues):
         self.grid = grid
         self.linear = launched_cluster(grid.cluster)
 
+    def initialize_barriers(self) -> None:
+        """By one thread, before the start-up barrier: only schedulers that hand out work at run time have barriers."""
+
     def initial_work(self) -> WorkTile:
         return self.grid.work_tile(self.linear)
+
+    def note_work_started(self) -> None:
+        """By the load warp of the first CTA at the start of each tile; what a throttled scheduler waits for."""
 
     def advance_to_next_work(self) -> None:
         pass
