@@ -11,24 +11,31 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import dsl_user_op
 
 
-def _assemble(text, operands, constraints, result=None, *, loc=None, ip=None):
-    """One volatile inline-assembly block that nothing which touches memory moves across."""
-    constraints = ",".join([*constraints, "~{memory}"])
+def assemble(text: str, operands: list, result: type | None = None, *, loc=None, ip=None):
+    """One volatile inline-assembly block that nothing which touches memory moves across.
+
+    Args:
+      text: PTX; `$0` is the result if there is one, then the operands in order.
+      operands: pointers into shared memory and 32-bit numbers.
+      result: DSL type of the 32-bit result, if any.
+    """
+    values = [
+        operand.to_llvm_ptr(loc=loc, ip=ip) if isinstance(operand, cute.Pointer) else Int32(operand).ir_value(loc=loc, ip=ip)
+        for operand in operands
+    ]
+    # Early clobber: a block of several instructions may write its result before it has read all operands.
+    constraints = [*(["=&r"] if result else []), *(["r"] * len(values)), "~{memory}"]
     return llvm.inline_asm(
-        result,
-        operands,
+        result.mlir_type if result else None,
+        values,
         text,
-        constraints,
+        ",".join(constraints),
         has_side_effects=True,
         is_align_stack=False,
         asm_dialect=llvm.AsmDialect.AD_ATT,
         loc=loc,
         ip=ip,
     )
-
-
-def _address(pointer, *, loc=None, ip=None):
-    return pointer.to_llvm_ptr(loc=loc, ip=ip)
 
 
 @dsl_user_op
@@ -41,15 +48,14 @@ def wait(barrier: cute.Pointer, parity: Int32, order: str = "acquire", scope: st
       order: `acquire`, or `relaxed` where a fence after the wait does the ordering.
       scope: `cta` or `cluster`: how far away the arrivals' effects may come from.
     """
-    _assemble(
+    assemble(
         "{\n"
         ".reg .pred complete;\n"
         "WAIT:\n"
         f"mbarrier.try_wait.parity.{order}.{scope}.shared::cta.b64 complete, [$0], $1;\n"
         "@!complete bra WAIT;\n"
         "}",
-        [_address(barrier, loc=loc, ip=ip), Int32(parity).ir_value(loc=loc, ip=ip)],
-        ["r", "r"],
+        [barrier, parity],
         loc=loc,
         ip=ip,
     )
@@ -62,14 +68,13 @@ def arrive_at(barrier: cute.Pointer, rank: Int32, *, loc=None, ip=None):
     A release fence before it makes the pair a release pattern of cluster scope; `.release.cluster` on the arrive itself
     would wait for all earlier global writes too, which nothing here hands over.
     """
-    _assemble(
+    assemble(
         "{\n"
         ".reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, $0, $1;\n"
         "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n"
         "}",
-        [_address(barrier, loc=loc, ip=ip), Int32(rank).ir_value(loc=loc, ip=ip)],
-        ["r", "r"],
+        [barrier, rank],
         loc=loc,
         ip=ip,
     )
@@ -78,10 +83,9 @@ def arrive_at(barrier: cute.Pointer, rank: Int32, *, loc=None, ip=None):
 @dsl_user_op
 def arrive(barrier: cute.Pointer, *, loc=None, ip=None):
     """Arrive once, relaxed, at a barrier of this CTA, where the arrival hands over an event and no data."""
-    _assemble(
+    assemble(
         "mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [$0];",
-        [_address(barrier, loc=loc, ip=ip)],
-        ["r"],
+        [barrier],
         loc=loc,
         ip=ip,
     )
@@ -90,14 +94,13 @@ def arrive(barrier: cute.Pointer, *, loc=None, ip=None):
 @dsl_user_op
 def expect_at(barrier: cute.Pointer, rank: Int32, size_bytes: int, *, loc=None, ip=None):
     """Arrive once and expect `size_bytes` more at the barrier of the CTA of `rank`. Hands over no data: relaxed."""
-    _assemble(
+    assemble(
         "{\n"
         ".reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, $0, $1;\n"
         f"mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [remote], {size_bytes};\n"
         "}",
-        [_address(barrier, loc=loc, ip=ip), Int32(rank).ir_value(loc=loc, ip=ip)],
-        ["r", "r"],
+        [barrier, rank],
         loc=loc,
         ip=ip,
     )
@@ -106,10 +109,9 @@ def expect_at(barrier: cute.Pointer, rank: Int32, size_bytes: int, *, loc=None, 
 @dsl_user_op
 def expect(barrier: cute.Pointer, size_bytes: int, *, loc=None, ip=None):
     """Arrive once and expect `size_bytes` more at a barrier of this CTA. Hands over no data: relaxed."""
-    _assemble(
+    assemble(
         f"mbarrier.arrive.expect_tx.relaxed.cta.shared::cta.b64 _, [$0], {size_bytes};",
-        [_address(barrier, loc=loc, ip=ip)],
-        ["r"],
+        [barrier],
         loc=loc,
         ip=ip,
     )
@@ -119,22 +121,22 @@ def expect(barrier: cute.Pointer, size_bytes: int, *, loc=None, ip=None):
 def fence_reads_before_async_writes_release(*, loc=None, ip=None):
     """Reader's half: this thread's reads of its CTA's shared memory come before asynchronous writes that a peer starts
     after it has seen this thread's next (relaxed) arrival."""
-    _assemble("fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;", [], [], loc=loc, ip=ip)
+    assemble("fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;", [], loc=loc, ip=ip)
 
 
 @dsl_user_op
 def fence_reads_before_async_writes_acquire(*, loc=None, ip=None):
     """Writer's half: asynchronous writes that this thread starts from here on come after the reads just handed back."""
-    _assemble("fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;", [], [], loc=loc, ip=ip)
+    assemble("fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;", [], loc=loc, ip=ip)
 
 
 @dsl_user_op
 def tensor_memory_fence_before_sync(*, loc=None, ip=None):
     """This thread's tcgen05 operations so far come before what another thread does after the coming synchronization."""
-    _assemble("tcgen05.fence::before_thread_sync;", [], [], loc=loc, ip=ip)
+    assemble("tcgen05.fence::before_thread_sync;", [], loc=loc, ip=ip)
 
 
 @dsl_user_op
 def tensor_memory_fence_after_sync(*, loc=None, ip=None):
     """This thread's tcgen05 operations from here on come after what the synchronization just seen has ordered."""
-    _assemble("tcgen05.fence::after_thread_sync;", [], [], loc=loc, ip=ip)
+    assemble("tcgen05.fence::after_thread_sync;", [], loc=loc, ip=ip)

@@ -3,72 +3,54 @@
 Seven warps. Warps 0 to 3 are the epilogue, warp 4 issues MMAs, warp 5 loads, warp 6 of the cluster's first CTA asks for
 work. They walk the same sequence of tiles and meet only at barriers in shared memory:
 
-    load ---- operand ring ----> MMA ---- two accumulators in tensor memory ----> epilogue ---- output ring ----> TMA store
-      ^                           ^                                                  ^
-      +---------------------------+---------- work records <- scheduler -------------+
+    load -- operand ring --> MMA -- two accumulators in tensor memory --> epilogue -- output ring --> TMA store
 
-With a one-SM MMA a CTA computes its tile alone. With a two-SM MMA the CTAs of ranks 2i and 2i+1 form a pair: each holds
-its rows of A and half the columns of B, the even one (the leader) issues one MMA for both, and each keeps its own rows
+With a one-SM MMA a CTA computes its tile alone. With a two-SM MMA the CTAs of ranks 2i and 2i + 1 are a pair: each holds
+its own rows of A and half the columns of B, the even one (the leader) issues each MMA for both, and each has its own rows
 of the accumulator in its own tensor memory.
 
-Operands travel as wide as the cluster allows: CTAs in a row of the cluster share their tile of A, CTAs in a column share
-B, and each loads its part and multicasts it.
+Operands travel as wide as the cluster allows: CTAs in one row of the cluster share their tile of A, those in one column
+share B; each loads its part and multicasts it.
 """
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32
+from cutlass import Int32
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
 from cutlass.utils import LayoutEnum, SmemAllocator
 from cutlass.utils import blackwell_helpers as sm100
 
 from kernels import barriers, parameters
-from kernels.tile_scheduler import DeviceValues, WorkGrid, cluster_rank
-from kernels.tile_scheduler_sm100 import SCHEDULERS, ClcScheduler
+from kernels.tile_scheduler import WorkGrid, cluster_rank
+from kernels.tile_scheduler_sm100 import make_scheduler
 from kernels.variants import Variant
-from kernels.work_pipeline import RECORD_BYTES, WorkPipeline, WorkPipelineShape
+from kernels.work_pipeline import RECORD_BYTES, Ring, WorkPipeline, WorkPipelineShape
 
 WARP = 32
 EPILOGUE_WARPS = 4  # tensor memory has 128 lanes; warp w of four may read lanes 32 w to 32 w + 31
 MMA_WARP = 4
 LOAD_WARP = 5
 SCHEDULER_WARP = 6
-WARPS = 7
+THREADS = 7 * WARP
 
-K_BLOCK = 64  # elements: 128 bytes, one row of the 128-byte swizzle
+K_BLOCK = 64  # elements of k in a stage: 128 bytes, one row of the 128-byte swizzle
 MMA_K = 16  # elements of k in one tcgen05.mma of kind f16
 ACCUMULATORS = 2
 TENSOR_MEMORY_COLUMNS = 512
-SWIZZLE_BYTES = 128
+ROW_BYTES = 128  # of an output subtile: one row of the 128-byte swizzle
+OUTPUT_STAGES = 2
 SHARED_MEMORY_BYTES = 232_448  # what one CTA may have: 227 KiB
 BARRIER_BYTES = 1024  # more than barriers and records take
-EPILOGUE_BARRIER = 1  # named barrier: MMA and epilogue warps, once, when tensor memory has been allocated
+TENSOR_MEMORY_BARRIER = 1  # named barrier of the MMA and epilogue warps, used once
 
 DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, "float32": cutlass.Float32}
-
-
-class Ring(DeviceValues):
-    """A position in a ring of `stages` buffers: index, and the parity of the phase in which it is used."""
-
-    FIELDS = ("index", "parity")
-
-    def __init__(self, stages: int):
-        self.stages = stages
-        self.index = Int32(0)
-        self.parity = Int32(0)
-
-    def advance(self) -> None:
-        following = self.index + 1
-        wraps = Int32(following == self.stages)
-        self.index = following * (1 - wraps)
-        self.parity = self.parity ^ wraps
 
 
 class Kernel:
     """One variant, traceable: see `compile.make_kernel`."""
 
-    def __init__(self, variant: Variant):
+    def __init__(self, variant: Variant, record_stages: int = 3):
         self.variant = variant
         self.a_dtype, self.b_dtype, self.accumulator_dtype, self.d_dtype = (DTYPES[name] for name in variant.dtypes)
         self.a_major = OperandMajorMode.K if variant.majors[0] == "k" else OperandMajorMode.MN
@@ -78,111 +60,136 @@ class Kernel:
         self.cluster = variant.cluster
         self.cluster_size = variant.cluster[0] * variant.cluster[1]
         self.cta_tile = variant.cta_tile
-        self.mma_tile = (variant.cta_tile[0] * self.pair, variant.cta_tile[1], variant.cta_tile[2])
-        self._check(variant)
-        # An epilogue subtile is 32 rows of 128 bytes in each of the four warps: one tcgen05.ld, one TMA store.
-        self.subtile = (self.cta_tile[0], SWIZZLE_BYTES * 8 // self.d_dtype.width)
-        self.output_stages = 2
-        output_bytes = self.output_stages * self.subtile[0] * SWIZZLE_BYTES
+        self.mma_tile = (self.cta_tile[0] * self.pair, self.cta_tile[1], self.cta_tile[2])
+        self.check()
+        self.subtile = (self.cta_tile[0], ROW_BYTES * 8 // self.d_dtype.width)
         # A CTA holds its rows of A; of B all columns, or half of them when a pair shares them.
         self.stage_bytes = (self.cta_tile[0] + self.cta_tile[1] // self.pair) * K_BLOCK * self.a_dtype.width // 8
+        output_bytes = OUTPUT_STAGES * self.subtile[0] * ROW_BYTES
         self.stages = variant.stages or (SHARED_MEMORY_BYTES - BARRIER_BYTES - output_bytes) // self.stage_bytes
-        # Readers of a work record: in every CTA the load warp and the epilogue warps; the MMA warp where it issues (in
-        # the leaders); and the scheduler warp of the first CTA.
-        self.work_shape = WorkPipelineShape(
-            stages=variant.record_stages,
-            cluster_size=self.cluster_size,
-            reading_warps=self.cluster_size * (1 + EPILOGUE_WARPS) + self.cluster_size // self.pair + 1,
-        )
+        # Readers of a work record: in every CTA the load warp and the epilogue warps; the MMA warps that issue, one in
+        # each pair; the scheduler warp, in the first CTA.
+        readers = self.cluster_size * (1 + EPILOGUE_WARPS) + self.cluster_size // self.pair + 1
+        self.work_shape = WorkPipelineShape(record_stages, self.cluster_size, readers)
+        self.tensor_memory_columns = ACCUMULATORS * self.cta_tile[1]
         self.parameters: list[dict] = []
-        self.facts: dict[str, object] = {}
+        self.facts = {
+            "threads": THREADS,
+            "dynamic_smem_bytes": 0,
+            "tensor_memory_columns": self.tensor_memory_columns,
+            "ctas_per_sm": 1,
+            "record_stages": record_stages if variant.schedule == "clc" else 0,
+            "scratch": {"counter_bytes": 0, "partial_bytes_per_element": 0, "zeroed_bytes": 0},
+        }
 
-    def _check(self, variant: Variant) -> None:
-        m, n, k = variant.cta_tile
+    def check(self) -> None:
+        """Raises ValueError for a variant that this kernel cannot be."""
+        variant = self.variant
+        m, n, k = self.cta_tile
         if (m, k) != (128, K_BLOCK) or n not in (128, 256):
-            raise ValueError(f"CTA tile {variant.cta_tile}: this kernel has 128x128x64 and 128x256x64")
-        if variant.cluster[0] % self.pair:
-            raise ValueError(f"a two-SM MMA needs an even cluster along m, not {variant.cluster}")
-        if ACCUMULATORS * n > TENSOR_MEMORY_COLUMNS:
-            raise ValueError(f"two accumulators of {n} columns do not fit in tensor memory")
+            raise ValueError(f"CTA tile {self.cta_tile}: this kernel has 128x128x64 and 128x256x64")
+        if self.cluster[0] % self.pair:
+            raise ValueError(f"a two-SM MMA needs an even cluster along m, not {self.cluster}")
+        if variant.majors[2] != "n" or variant.pingpong or variant.split_k or variant.operand_copies != "tma":
+            raise ValueError(f"{variant}: d must be n-major, without ping-pong and split-K, copied by TMA")
 
     def arguments(self):
-        """Fake operands of free sizes, for `cute.compile(self.entry, *self.arguments())`."""
+        """Fake operands of free sizes, for `cute.compile(kernel.entry, *kernel.arguments())`."""
 
-        def operand(dtype, contiguous_first):
-            sizes = (cute.sym_int(divisibility=8), cute.sym_int(), cute.sym_int())
-            if contiguous_first:
-                return make_fake_compact_tensor(dtype, sizes, stride_order=(0, 1, 2), assumed_align=16)
-            sizes = (sizes[1], sizes[0], sizes[2])
-            return make_fake_compact_tensor(dtype, sizes, stride_order=(1, 0, 2), assumed_align=16)
+        def operand(dtype, contiguous_mode):
+            sizes = [cute.sym_int(), cute.sym_int(), cute.sym_int()]
+            sizes[contiguous_mode] = cute.sym_int(divisibility=128 // dtype.width)
+            order = (0, 1, 2) if contiguous_mode == 0 else (1, 0, 2)
+            return make_fake_compact_tensor(dtype, tuple(sizes), stride_order=order, assumed_align=16)
 
         return (
-            operand(self.a_dtype, self.a_major == OperandMajorMode.MN),
-            operand(self.b_dtype, self.b_major == OperandMajorMode.MN),
-            operand(self.d_dtype, self.variant.majors[2] == "m"),
+            operand(self.a_dtype, 1 if self.a_major == OperandMajorMode.K else 0),
+            operand(self.b_dtype, 1 if self.b_major == OperandMajorMode.K else 0),
+            operand(self.d_dtype, 1),
             Int32(1),
             Int32(0),
             make_fake_stream(),
         )
 
-    # What the operands look like in shared memory. Made anew wherever needed: it is all constant.
+    # What the operands look like in shared memory: constants, made anew wherever they are needed.
 
-    def _tiled_mma(self):
+    def tiled_mma(self):
         return sm100.make_trivial_tiled_mma(
-            self.a_dtype,
-            self.b_dtype,
-            self.a_major,
-            self.b_major,
-            self.accumulator_dtype,
-            self.cta_group,
-            self.mma_tile[:2],
-        )
+            self.a_dtype, self.b_dtype, self.a_major, self.b_major,
+            self.accumulator_dtype, self.cta_group, self.mma_tile[:2],
+        )  # fmt: skip
 
-    def _cluster_layout(self, tiled_mma):
-        """CTA rank in the cluster from (place in the pair, pair along m, n, 1)."""
+    def cluster_layout(self, tiled_mma):
+        """From (place in the pair, pair along m, CTA along n, 0) to the rank in the cluster."""
         return cute.tiled_divide(cute.make_layout((*self.cluster, 1)), (tiled_mma.thr_id.shape,))
 
-    def _output_layout(self, rows, stages):
+    def operand_layouts(self, tiled_mma):
+        return (
+            sm100.make_smem_layout_a(tiled_mma, self.mma_tile, self.a_dtype, self.stages),
+            sm100.make_smem_layout_b(tiled_mma, self.mma_tile, self.b_dtype, self.stages),
+        )
+
+    def output_layout(self, rows, stages):
         return sm100.make_smem_layout_epi(self.d_dtype, LayoutEnum.ROW_MAJOR, (rows, self.subtile[1]), stages)
+
+    def storage(self):
+        """All shared memory of a CTA. Buffers start at 1024 bytes, where the 128-byte swizzle's pattern starts."""
+        a_layout, b_layout = self.operand_layouts(self.tiled_mma())
+        d_layout = self.output_layout(self.subtile[0], OUTPUT_STAGES)
+        struct, barrier = cute.struct, cutlass.Int64
+
+        @struct
+        class Storage:
+            a: struct.Align[struct.MemRange[self.a_dtype, cute.cosize(a_layout)], 1024]
+            b: struct.Align[struct.MemRange[self.b_dtype, cute.cosize(b_layout)], 1024]
+            d: struct.Align[struct.MemRange[self.d_dtype, cute.cosize(d_layout)], 1024]
+            records: struct.Align[struct.MemRange[cutlass.Int8, RECORD_BYTES * self.work_shape.stages], RECORD_BYTES]
+            work_full: struct.MemRange[barrier, self.work_shape.stages]
+            work_empty: struct.MemRange[barrier, self.work_shape.stages]
+            throttle: struct.MemRange[barrier, 1]
+            operands_full: struct.MemRange[barrier, self.stages]
+            operands_empty: struct.MemRange[barrier, self.stages]
+            accumulator_full: struct.MemRange[barrier, ACCUMULATORS]
+            accumulator_empty: struct.MemRange[barrier, ACCUMULATORS]
+            tensor_memory: struct.MemRange[Int32, 1]
+
+        return Storage
 
     @cute.jit
     def entry(self, a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, raster_group: Int32, raster_along: Int32, stream):
-        """Makes the tensor maps and launches: traced to compile the kernel, never run."""
-        tiled_mma = self._tiled_mma()
-        cluster_layout = self._cluster_layout(tiled_mma)
-        a_layout = sm100.make_smem_layout_a(tiled_mma, self.mma_tile, self.a_dtype, 1)
-        b_layout = sm100.make_smem_layout_b(tiled_mma, self.mma_tile, self.b_dtype, 1)
-        map_a = cute.nvgpu.make_tiled_tma_atom_A(
-            sm100.cluster_shape_to_tma_atom_A(self.cluster, tiled_mma.thr_id),
-            a,
-            cute.slice_(a_layout, (None, None, None, 0)),
-            self.mma_tile,
-            tiled_mma,
-            cluster_layout.shape,
-        )
-        map_b = cute.nvgpu.make_tiled_tma_atom_B(
-            sm100.cluster_shape_to_tma_atom_B(self.cluster, tiled_mma.thr_id),
-            b,
-            cute.slice_(b_layout, (None, None, None, 0)),
-            self.mma_tile,
-            tiled_mma,
-            cluster_layout.shape,
-        )
+        """Makes the tensor maps and launches: traced to compile the kernel, never run.
+
+        Args:
+          a, b, d: (m, k, l), (n, k, l) and (m, n, l).
+        """
+        tiled_mma = self.tiled_mma()
+        cluster_shape = self.cluster_layout(tiled_mma).shape
+        a_layout, b_layout = self.operand_layouts(tiled_mma)
         warp_rows = self.subtile[0] // EPILOGUE_WARPS
-        map_d = cpasync.make_tiled_tma_atom(
-            cpasync.CopyBulkTensorTileS2GOp(),
-            d,
-            cute.select(self._output_layout(warp_rows, 1), mode=[0, 1]),
-            (warp_rows, self.subtile[1]),
-        )
-        m, k, batches = a.shape
-        arguments = (map_a.atom, map_b.atom, map_d.atom, m, b.shape[0], k, batches, raster_group, raster_along)
-        arguments = tuple(Int32(x) if not isinstance(x, (cute.CopyAtom, Int32)) else x for x in arguments)
-        self.parameters = parameters.describe_parameters(
-            self.kernel, arguments, {"a": map_a, "b": map_b, "d": map_d}
-        )
+        infos = {
+            "a": cute.nvgpu.make_tiled_tma_atom_A(
+                sm100.cluster_shape_to_tma_atom_A(self.cluster, tiled_mma.thr_id),
+                a, cute.slice_(a_layout, (None, None, None, 0)), self.mma_tile, tiled_mma, cluster_shape,
+            ),
+            "b": cute.nvgpu.make_tiled_tma_atom_B(
+                sm100.cluster_shape_to_tma_atom_B(self.cluster, tiled_mma.thr_id),
+                b, cute.slice_(b_layout, (None, None, None, 0)), self.mma_tile, tiled_mma, cluster_shape,
+            ),
+            "d": cpasync.make_tiled_tma_atom(
+                cpasync.CopyBulkTensorTileS2GOp(),
+                d, cute.select(self.output_layout(warp_rows, 1), mode=[0, 1]), (warp_rows, self.subtile[1]),
+            ),
+        }  # fmt: skip
+        sizes = (Int32(a.shape[0]), Int32(b.shape[0]), Int32(a.shape[1]), Int32(a.shape[2]))
+        arguments = (infos["a"].atom, infos["b"].atom, infos["d"].atom, *sizes, raster_group, raster_along)
+        self.parameters = parameters.describe_parameters(self.kernel, arguments, infos)
+        self.facts["dynamic_smem_bytes"] = self.storage().size_in_bytes()
         self.kernel(*arguments).launch(
-            grid=(1, 1, 1), block=(WARPS * WARP, 1, 1), cluster=(self.cluster_size, 1, 1), stream=stream
+            grid=(1, 1, 1),
+            block=(THREADS, 1, 1),
+            cluster=(self.cluster_size, 1, 1),
+            smem=self.facts["dynamic_smem_bytes"],
+            stream=stream,
         )
 
     @cute.kernel
@@ -194,35 +201,17 @@ class Kernel:
         m: Int32,
         n: Int32,
         k: Int32,
-        l: Int32,  # noqa: E741 - the manifest's name for the batch size
+        l: Int32,  # noqa: E741 - the manifest's name for the number of matrices
         raster_group: Int32,
         raster_along: Int32,
     ):
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        rank = cluster_rank(self.cluster)
-        is_first_cta = rank == 0
-        is_leader = rank % self.pair == 0
-
         if warp == LOAD_WARP:
             cpasync.prefetch_descriptor(tensor_map_a)
             cpasync.prefetch_descriptor(tensor_map_b)
             cpasync.prefetch_descriptor(tensor_map_d)
 
-        # Shared memory: all of it in one structure, whose size the launcher must ask for.
-        tiled_mma = self._tiled_mma()
-        cluster_layout = self._cluster_layout(tiled_mma)
-        a_layout = sm100.make_smem_layout_a(tiled_mma, self.mma_tile, self.a_dtype, self.stages)
-        b_layout = sm100.make_smem_layout_b(tiled_mma, self.mma_tile, self.b_dtype, self.stages)
-        d_layout = self._output_layout(self.subtile[0], self.output_stages)
-        storage = SmemAllocator().allocate(self._storage())
-        shared_a = storage.a.get_tensor(a_layout.outer, swizzle=a_layout.inner)
-        shared_b = storage.b.get_tensor(b_layout.outer, swizzle=b_layout.inner)
-        shared_d = storage.d.get_tensor(d_layout.outer, swizzle=d_layout.inner)
-        operands_full = storage.operands_full.data_ptr()
-        operands_empty = storage.operands_empty.data_ptr()
-        accumulator_full = storage.accumulator_full.data_ptr()
-        accumulator_empty = storage.accumulator_empty.data_ptr()
-
+        storage = SmemAllocator().allocate(self.storage())
         grid = WorkGrid(m, n, l, self.cta_tile, self.cluster, raster_group, raster_along)
         scheduler = make_scheduler(
             self.variant.schedule,
@@ -235,36 +224,281 @@ class Kernel:
                 storage.throttle.data_ptr(),
             ),
         )
-
-        # Barriers, by one thread, then made known to the whole cluster before anybody signals anybody.
-        if warp == LOAD_WARP:
-            if cute.arch.lane_idx() == 0:
-                # MMAs that read a stage which this CTA helps to fill: those of its row, which share its part of A, and
-                # of its column, which share its part of B (its own is both): one commit each.
-                row, column = cute.size(cluster_layout, mode=[2]), cute.size(cluster_layout, mode=[1])
-                for stage in cutlass.range_constexpr(self.stages):
-                    # One arrival that expects the bytes of all copies: the CTA's own, of a pair the leader's for both.
-                    cute.arch.mbarrier_init(operands_full + stage, 1)
-                    cute.arch.mbarrier_init(operands_empty + stage, row + column - 1)
-                for stage in cutlass.range_constexpr(ACCUMULATORS):
-                    # One commit, which a two-SM MMA multicasts to both CTAs of the pair.
-                    cute.arch.mbarrier_init(accumulator_full + stage, 1)
-                    # One lane of each epilogue warp of the CTAs that the MMA covers; waited for in the leader.
-                    cute.arch.mbarrier_init(accumulator_empty + stage, EPILOGUE_WARPS * self.pair)
-                scheduler.initialize_barriers()
-                cute.arch.mbarrier_init_fence()
-        self._synchronize_cluster()
+        self.initialize_barriers(warp, storage, scheduler)
 
         k_blocks = cute.ceil_div(k, K_BLOCK)
         if warp == LOAD_WARP:
-            self._load(
-                scheduler, rank, tiled_mma, cluster_layout, (m, n, k, l), k_blocks, (tensor_map_a, tensor_map_b),
-                (shared_a, shared_b), operands_full, operands_empty,
-            )
-        if warp == MMA_WARP:
-            allocate_tensor_memory(storage.tensor_memory.data_ptr(), self.tensor_memory_columns, self.cta_group)
+            self.load(storage, scheduler, tensor_map_a, tensor_map_b, (m, n, k, l), k_blocks)
         if warp <= MMA_WARP:
-            # The address that the allocation left in shared memory, and with it tensor memory, to those who use it.
-            barriers.tensor_memory_fence_before_sync()
-            cute.arch.barrier(barrier_id=TENSOR_MEMORY_BARRIER, number_of_threads=(EPILOGUE_WARPS + 1) * WARP)
+            accumulators = self.allocate_tensor_memory(warp, storage)
+            if warp == MMA_WARP:
+                self.multiply(storage, scheduler, accumulators, k_blocks)
+            else:
+                self.store(storage, scheduler, accumulators, tensor_map_d, (m, n, k, l), warp)
+        if warp == SCHEDULER_WARP:
+            self.schedule(scheduler)
+
+        # All work done, all reads of tensor memory too. In a cluster no CTA may leave, or give tensor memory back, while
+        # a peer can still signal it, write into it or multiply into it.
+        scheduler.finish()
+        if cutlass.const_expr(self.cluster_size == 1):
+            cute.arch.barrier()
+        if warp == MMA_WARP:
+            address = retrieve_tensor_memory(storage)
+            cute.arch.dealloc_tmem(address, self.tensor_memory_columns, is_two_cta=self.pair == 2)
+
+    @cute.jit
+    def initialize_barriers(self, warp, storage, scheduler):
+        """Barriers, by one thread; then known to the whole cluster before anybody signals anybody."""
+        if warp == LOAD_WARP:
+            if cute.arch.lane_idx() == 0:
+                # MMAs that read a stage which this CTA helps to fill: those of its row of the cluster, which share its
+                # part of A, and of its column, which share its part of B (its own is both): one commit each.
+                row, column = self.cluster[1], self.cluster[0] // self.pair
+                for stage in cutlass.range_constexpr(self.stages):
+                    # One arrival that expects the bytes of all copies: the CTA's own; in a pair the leader's, for both.
+                    cute.arch.mbarrier_init(storage.operands_full.data_ptr() + stage, 1)
+                    cute.arch.mbarrier_init(storage.operands_empty.data_ptr() + stage, row + column - 1)
+                for stage in cutlass.range_constexpr(ACCUMULATORS):
+                    # One commit, which a two-SM MMA multicasts to both CTAs of the pair.
+                    cute.arch.mbarrier_init(storage.accumulator_full.data_ptr() + stage, 1)
+                    # One lane of each epilogue warp of the CTAs that the MMA covers; waited for in the leader.
+                    cute.arch.mbarrier_init(storage.accumulator_empty.data_ptr() + stage, EPILOGUE_WARPS * self.pair)
+                scheduler.initialize_barriers()
+                cute.arch.mbarrier_init_fence()  # .release.cluster, so that the arrival below may be relaxed
+        if cutlass.const_expr(self.cluster_size > 1):
+            cute.arch.cluster_arrive_relaxed()
+            cute.arch.cluster_wait()
+        else:
+            cute.arch.barrier()
+
+    @cute.jit
+    def schedule(self, scheduler):
+        """The scheduler warp: ask, read that record, ask again. Only the cluster's first CTA has one at work."""
+        if cluster_rank(self.cluster) == 0:
+            work = scheduler.initial_work()
+            while work.is_valid:
+                scheduler.advance_to_next_work()
+                work = scheduler.fetch_next_work()
+
+    @cute.jit
+    def load(self, storage, scheduler, tensor_map_a, tensor_map_b, sizes, k_blocks):
+        """The load warp: fills operand stages with TMA copies, each multicast to the CTAs that share it."""
+        m, n, k, batches = sizes
+        tiled_mma = self.tiled_mma()
+        cluster_layout = self.cluster_layout(tiled_mma)
+        rank = cluster_rank(self.cluster)
+        place = cluster_layout.get_flat_coord(rank)  # (in the pair, pair along m, along n, 0)
+        a_layout, b_layout = self.operand_layouts(tiled_mma)
+        shared_a = storage.a.get_tensor(a_layout.outer, swizzle=a_layout.inner)
+        shared_b = storage.b.get_tensor(b_layout.outer, swizzle=b_layout.inner)
+
+        a = coordinates((m, k, batches), contiguous_mode=1 if self.a_major == OperandMajorMode.K else 0)
+        b = coordinates((n, k, batches), contiguous_mode=1 if self.b_major == OperandMajorMode.K else 0)
+        cta_mma = tiled_mma.get_slice(place[0])
+        part_a = cta_mma.partition_A(cute.local_tile(a, (self.mma_tile[0], K_BLOCK), (None, None, None)))
+        part_b = cta_mma.partition_B(cute.local_tile(b, (self.mma_tile[1], K_BLOCK), (None, None, None)))
+        to_a, from_a = cpasync.tma_partition(
+            tensor_map_a, place[2], cute.make_layout(self.cluster[1]),
+            cute.group_modes(shared_a, 0, 3), cute.group_modes(part_a, 0, 3),
+        )  # fmt: skip
+        to_b, from_b = cpasync.tma_partition(
+            tensor_map_b, place[1], cute.make_layout(self.cluster[0] // self.pair),
+            cute.group_modes(shared_b, 0, 3), cute.group_modes(part_b, 0, 3),
+        )  # fmt: skip
+        mask_a = mask_b = None
+        if cutlass.const_expr(self.cluster[1] > 1):
+            mask_a = cpasync.create_tma_multicast_mask(cluster_layout, place, mcast_mode=2)
+        if cutlass.const_expr(self.cluster[0] > self.pair):
+            mask_b = cpasync.create_tma_multicast_mask(cluster_layout, place, mcast_mode=1)
+
+        full, empty = storage.operands_full.data_ptr(), storage.operands_empty.data_ptr()
+        ring = Ring(self.stages)
+        work = scheduler.initial_work()
+        while work.is_valid:
+            if rank == 0:
+                scheduler.note_work_started()
+            tile_a = from_a[(None, work.tile_m // self.pair, None, work.batch)]
+            tile_b = from_b[(None, work.tile_n, None, work.batch)]
+            for block in cutlass.range(k_blocks, unroll=1):
+                # All MMAs that read this stage anywhere in the cluster have completed. Both they and the copies are
+                # asynchronous; the commits come from other CTAs.
+                barriers.wait(empty + ring.index, ring.parity ^ 1)
+                if rank % self.pair == 0 and cute.arch.lane_idx() == 0:
+                    # Of a pair the leader expects both CTAs' bytes: their copies complete on its barrier alone.
+                    barriers.expect(full + ring.index, self.stage_bytes * self.pair)
+                cute.copy(
+                    tensor_map_a, tile_a[(None, block)], to_a[(None, ring.index)],
+                    tma_bar_ptr=full + ring.index, mcast_mask=mask_a,
+                )  # fmt: skip
+                cute.copy(
+                    tensor_map_b, tile_b[(None, block)], to_b[(None, ring.index)],
+                    tma_bar_ptr=full + ring.index, mcast_mask=mask_b,
+                )  # fmt: skip
+                ring.advance()
+            work = scheduler.fetch_next_work()
+        # Commits are asynchronous too: stay until the last one on each of this CTA's stages has arrived.
+        for _ in cutlass.range(self.stages, unroll=1):
+            barriers.wait(empty + ring.index, ring.parity ^ 1)
+            ring.advance()
+
+    @cute.jit
+    def allocate_tensor_memory(self, warp, storage):
+        """Allocates both accumulators, by the MMA warp (of a pair by both CTAs' together), and returns them to it and the
+        epilogue warps: ((128, n), 1, 1, accumulator)."""
+        if warp == MMA_WARP:
+            holder = storage.tensor_memory.data_ptr()
+            cute.arch.alloc_tmem(self.tensor_memory_columns, holder, is_two_cta=self.pair == 2)
+            cute.arch.relinquish_tmem_alloc_permit(is_two_cta=self.pair == 2)
+        # The address that the allocation wrote to shared memory, and the allocation itself, from the MMA warp to all.
+        barriers.tensor_memory_fence_before_sync()
+        cute.arch.barrier(barrier_id=TENSOR_MEMORY_BARRIER, number_of_threads=(EPILOGUE_WARPS + 1) * WARP)
+        barriers.tensor_memory_fence_after_sync()
+        tiled_mma = self.tiled_mma()
+        shape = cute.append(tiled_mma.partition_shape_C(self.mma_tile[:2]), ACCUMULATORS)
+        return cute.make_tensor(retrieve_tensor_memory(storage), tiled_mma.make_fragment_C(shape).layout)
+
+    @cute.jit
+    def multiply(self, storage, scheduler, accumulators, k_blocks):
+        """The MMA warp: one thread issues, of a pair the leader's."""
+        tiled_mma = self.tiled_mma()
+        cluster_layout = self.cluster_layout(tiled_mma)
+        rank = cluster_rank(self.cluster)
+        a_layout, b_layout = self.operand_layouts(tiled_mma)
+        a = tiled_mma.make_fragment_A(storage.a.get_tensor(a_layout.outer, swizzle=a_layout.inner))
+        b = tiled_mma.make_fragment_B(storage.b.get_tensor(b_layout.outer, swizzle=b_layout.inner))
+        free_mask = pair_mask = None
+        if cutlass.const_expr(self.cluster_size > 1):
+            # All CTAs that fill a part of this stage: the row's and the column's, both CTAs of each pair.
+            place = cluster_layout.get_flat_coord(rank)
+            free_mask = cutlass.Int16(0)
+            for member in cutlass.range_constexpr(self.pair):
+                for mode in cutlass.range_constexpr(1, 3):
+                    free_mask |= cpasync.create_tma_multicast_mask(cluster_layout, (member, *place[1:]), mode)
+        if cutlass.const_expr(self.pair == 2):
+            pair_mask = cutlass.Int16(3 << rank)
+
+        full, empty = storage.operands_full.data_ptr(), storage.operands_empty.data_ptr()
+        done, drained = storage.accumulator_full.data_ptr(), storage.accumulator_empty.data_ptr()
+        ring = Ring(self.stages)
+        target = Ring(ACCUMULATORS)
+        if rank % self.pair == 0:
+            work = scheduler.initial_work()
+            while work.is_valid:
+                accumulator = accumulators[(None, None, None, target.index)]
+                # The epilogue warps of both CTAs have read the tile before last. Relaxed wait and fence: the form that
+                # the ISA gives for tensor memory.
+                barriers.wait(drained + target.index, target.parity ^ 1, order="relaxed")
+                barriers.tensor_memory_fence_after_sync()
+                for block in cutlass.range(k_blocks, unroll=1):
+                    barriers.wait(full + ring.index, ring.parity)
+                    barriers.tensor_memory_fence_after_sync()
+                    for step in cutlass.range_constexpr(K_BLOCK // MMA_K):
+                        # The first MMA of a tile overwrites the accumulator.
+                        tiled_mma.set(tcgen05.Field.ACCUMULATE, step > 0 or block > 0)
+                        stage = (None, None, step, ring.index)
+                        cute.gemm(tiled_mma, accumulator, a[stage], b[stage], accumulator)
+                    # A commit tracks the MMAs of its own thread: the elected lane, always the same, issues both.
+                    with cute.arch.elect_one():
+                        tcgen05.commit(empty + ring.index, free_mask, self.cta_group)
+                    ring.advance()
+                with cute.arch.elect_one():
+                    tcgen05.commit(done + target.index, pair_mask, self.cta_group)
+                target.advance()
+                work = scheduler.fetch_next_work()
+
+    @cute.jit
+    def store(self, storage, scheduler, accumulators, tensor_map_d, sizes, warp):
+        """An epilogue warp: its 32 rows of each tile, in subtiles of 128 bytes by row, from tensor memory through
+        registers and its own part of the output ring to global memory. The four warps never meet.
+
+        The ring and its count of outstanding stores go on from tile to tile.
+        """
+        m, n, _, batches = sizes
+        rank = cluster_rank(self.cluster)
+        lane = cute.arch.lane_idx()
+        is_storing_lane = lane == 0
+        thread = warp * WARP + lane
+        columns = self.subtile[1]
+
+        # Tensor memory -> registers: one row a thread. (128, columns, 1, subtile, accumulator)
+        tiles = cute.flat_divide(accumulators[((None, None), 0, 0, None)], self.subtile)
+        read = tcgen05.make_tmem_copy(
+            cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(columns)), self.accumulator_dtype),
+            tiles[(None, None, 0, 0, 0)],
+        )
+        reader = read.get_slice(thread)
+        source = reader.partition_S(tiles)
+        row_shape = reader.partition_D(cute.make_identity_tensor(self.subtile)).shape
+        sums = cute.make_rmem_tensor(row_shape, self.accumulator_dtype)
+        results = cute.make_rmem_tensor(row_shape, self.d_dtype)
+
+        # Registers -> shared memory, 16 bytes at a time: the swizzle spreads eight rows over all banks.
+        d_layout = self.output_layout(self.subtile[0], OUTPUT_STAGES)
+        shared_d = storage.d.get_tensor(d_layout.outer, swizzle=d_layout.inner)
+        write = cute.make_tiled_copy_D(
+            cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.d_dtype, num_bits_per_copy=128), read
+        )
+        target = write.get_slice(thread).partition_D(shared_d)
+
+        # Shared -> global memory: this warp's rows.
+        box = (self.subtile[0] // EPILOGUE_WARPS, columns)
+        own_rows = cute.flat_divide(shared_d, box)[(None, None, warp, 0, None)]
+        boxes = cute.local_tile(coordinates((m, n, batches), contiguous_mode=1), box, (None, None, None))
+        stored, output = cpasync.tma_partition(
+            tensor_map_d, 0, cute.make_layout(1), cute.group_modes(own_rows, 0, 2), cute.group_modes(boxes, 0, 2)
+        )
+
+        done, drained = storage.accumulator_full.data_ptr(), storage.accumulator_empty.data_ptr()
+        leader = rank // self.pair * self.pair
+        subtiles = self.cta_tile[1] // columns
+        accumulator = Ring(ACCUMULATORS)
+        ring = Ring(OUTPUT_STAGES)
+        work = scheduler.initial_work()
+        while work.is_valid:
+            barriers.wait(done + accumulator.index, accumulator.parity, order="relaxed")
             barriers.tensor_memory_fence_after_sync()
+            for subtile in cutlass.range_constexpr(subtiles):
+                cute.copy(read, source[(None, None, None, 0, subtile, accumulator.index)], sums)
+                cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld: only now do the registers hold the sums
+                if cutlass.const_expr(subtile == subtiles - 1):
+                    # The whole accumulator is in registers: back to the MMA warp, before the last subtile is stored.
+                    barriers.tensor_memory_fence_before_sync()
+                    cute.arch.sync_warp()
+                    if lane == 0:
+                        barriers.arrive_at(drained + accumulator.index, leader)
+                results.store(sums.load().to(self.d_dtype))
+                # The stage's last store has read it: of the storing lane's bulk groups all but the newest
+                # OUTPUT_STAGES - 1 are done reading. Groups belong to a thread; the others wait at the warp barrier.
+                if is_storing_lane:
+                    cute.arch.cp_async_bulk_wait_group(OUTPUT_STAGES - 1, read=True)
+                cute.arch.sync_warp()
+                cute.copy(write, write.retile(results), target[(None, None, None, ring.index)])
+                # Each lane's writes, made through the generic proxy, to the copy engine; then all lanes' to the lane
+                # that starts the copy.
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                if is_storing_lane:
+                    place = (None, work.tile_m * EPILOGUE_WARPS + warp, work.tile_n * subtiles + subtile, work.batch)
+                    cute.copy(tensor_map_d, stored[(None, ring.index)], output[place])
+                    cute.arch.cp_async_bulk_commit_group()
+                ring.advance()
+            accumulator.advance()
+            work = scheduler.fetch_next_work()
+        # Shared memory must outlive the stores' reads; the end of the grid makes the written results visible.
+        if is_storing_lane:
+            cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+def coordinates(shape, contiguous_mode):
+    """A tensor whose elements are TMA coordinates, contiguous axis first, of a (rows, columns, batch) operand."""
+    first, second = (0, 1) if contiguous_mode == 0 else (1, 0)
+    identity = cute.make_identity_tensor(shape)
+    return cute.make_tensor(
+        identity.iterator, cute.make_layout(shape, stride=(cute.E(first), cute.E(second), cute.E(2)))
+    )
+
+
+def retrieve_tensor_memory(storage):
+    """The allocated address, as a pointer to accumulators."""
+    return cute.arch.retrieve_tmem_ptr(cutlass.Float32, 16, storage.tensor_memory.data_ptr())

@@ -20,13 +20,31 @@ requests at once. There is one request at a time: the scheduler warp asks, reads
 
 from dataclasses import dataclass
 
-from cutlass import Boolean, Int32
+import cutlass
+from cutlass import Int32
 from cutlass import cute
 
 from kernels import barriers
 from kernels.tile_scheduler import DeviceValues
 
 RECORD_BYTES = 16
+
+
+class Ring(DeviceValues):
+    """A position in a ring of `stages` buffers: the index, and the parity of the phase in which it is used."""
+
+    FIELDS = ("index", "parity")
+
+    def __init__(self, stages: int):
+        self.stages = stages
+        self.index = Int32(0)
+        self.parity = Int32(0)
+
+    def advance(self) -> None:
+        following = self.index + 1
+        wraps = Int32(following == self.stages)
+        self.index = following * (1 - wraps)
+        self.parity = self.parity ^ wraps
 
 
 @dataclass(frozen=True)
@@ -45,7 +63,7 @@ class WorkPipelineShape:
     reading_warps: int
 
 
-class WorkPipeline(DeviceValues):
+class WorkPipeline(Ring):
     """One warp's view of the pipeline: where it reads next, and the barriers.
 
     Args:
@@ -55,16 +73,15 @@ class WorkPipeline(DeviceValues):
       throttle: one mbarrier.
     """
 
-    FIELDS = ("stage", "parity", "throttle_parity")
+    FIELDS = ("index", "parity", "throttle_parity")
 
     def __init__(self, shape: WorkPipelineShape, records, full, empty, throttle):
+        super().__init__(shape.stages)
         self.shape = shape
         self.records = records
         self.full = full
         self.empty = empty
         self.throttle = throttle
-        self.stage = Int32(0)
-        self.parity = Int32(0)
         self.throttle_parity = Int32(0)
 
     def initialize_barriers(self) -> None:
@@ -75,22 +92,25 @@ class WorkPipeline(DeviceValues):
         # One arrival: the load warp of the first CTA, once for each tile that it starts.
         cute.arch.mbarrier_init(self.throttle, 1)
 
+    @cute.jit
     def note_work_started(self) -> None:
-        """By the load warp of the first CTA, one lane: it has started a tile, so the next one may be asked for.
+        """By the load warp of the first CTA: it has started a tile, so the next one may be asked for.
 
         Phase t of the throttle barrier completes when tile t is started. The load warp can only start tile t + 1 after
         request t, which comes after the scheduler warp has seen phase t: so the barrier is never a phase ahead of its
         waiter, and parities cannot be confused.
         """
-        barriers.arrive(self.throttle)
+        if cute.arch.lane_idx() == 0:
+            barriers.arrive(self.throttle)
 
+    @cute.jit
     def acquire(self) -> None:
         """By the scheduler warp: wait until the next stage may be written and asking is due; expect the record."""
         # Throttle: a scheduler that runs ahead hoards tiles that idle workers could take. Carries no data.
         barriers.wait(self.throttle, self.throttle_parity, order="relaxed", scope="cta")
         self.throttle_parity = self.throttle_parity ^ 1
         # The first use of each stage waits for the parity before the first phase, which passes at once.
-        barriers.wait(self.empty + self.stage, self.parity ^ 1)
+        barriers.wait(self.empty + self.index, self.parity ^ 1)
         # Readers in any CTA of the cluster have read the last record through the generic proxy; the coming one is
         # written through the async proxy. Their release fence and this one make the order.
         barriers.fence_reads_before_async_writes_acquire()
@@ -98,12 +118,13 @@ class WorkPipeline(DeviceValues):
         # signed, and no phase ends before its arrival.
         lane = cute.arch.lane_idx()
         if lane < self.shape.cluster_size:
-            barriers.expect_at(self.full + self.stage, lane, RECORD_BYTES)
+            barriers.expect_at(self.full + self.index, lane, RECORD_BYTES)
 
     def record(self) -> cute.Pointer:
         """The record of the present stage in this CTA."""
-        return self.records + self.stage * RECORD_BYTES
+        return self.records + self.index * RECORD_BYTES
 
+    @cute.jit
     def read(self, decode) -> Int32:
         """By every reading warp: the next record's content, the same for all lanes; releases the stage.
 
@@ -113,16 +134,10 @@ class WorkPipeline(DeviceValues):
         value = Int32(0)
         if cute.arch.lane_idx() == 0:
             # The record and its completion come from another CTA's request: cluster scope.
-            barriers.wait(self.full + self.stage, self.parity)
+            barriers.wait(self.full + self.index, self.parity)
             value = decode(self.record())
             # Read, fence, release, in this order: the release lets the next record overwrite this one.
             barriers.fence_reads_before_async_writes_release()
-            barriers.arrive_at(self.empty + self.stage, 0)
+            barriers.arrive_at(self.empty + self.index, 0)
         self.advance()
         return cute.arch.shuffle_sync(value, 0)
-
-    def advance(self) -> None:
-        following = self.stage + 1
-        wraps = following == self.shape.stages
-        self.stage = following * (1 - Int32(wraps))
-        self.parity = self.parity ^ Int32(wraps)
