@@ -41,6 +41,7 @@ class Kernel:
     cta_tile: tuple[int, int, int]
     cluster: tuple[int, int]
     two_sm_mma: bool
+    pingpong: bool
     stages: int
     threads: int
     ctas_per_sm: int
@@ -94,6 +95,7 @@ class Kernel:
             cta_tile=(tile_m, tile_n, tile_k),
             cluster=(cluster_m, cluster_n),
             two_sm_mma=entry["two_sm_mma"],
+            pingpong=entry["pingpong"],
             stages=entry["stages"],
             threads=entry["threads"],
             ctas_per_sm=entry["ctas_per_sm"],

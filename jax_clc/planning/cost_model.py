@@ -163,8 +163,8 @@ def estimate(
     per_tile_us = tile_us + SCHEDULE_US_PER_TILE[kernel.schedule]
     if kernel.schedule == "nonpersistent":
         per_tile_us += epilogue_us + CTA_START_US
-    elif kernel.family == "sm_90a":
-        # Consumers convert and stage their accumulators before the next tile's first MMA; only the store overlaps.
+    elif kernel.family == "sm_90a" and not kernel.pingpong:
+        # Both consumer warpgroups stage their accumulators before the next tile starts; only the store overlaps.
         per_tile_us += EPILOGUE_FIXED_US
     if kernel.schedule in ("dynamic", "clc"):
         per_tile_us = max(per_tile_us, REQUEST_LATENCY_US)

@@ -151,7 +151,13 @@ class GemmProblem:
         outer_size, contiguous_size = self.extents(operand)
         multiple = COPY_ALIGNMENT_BYTES // dtype_bytes(self.dtype(operand))
         row = -(-contiguous_size // multiple) * multiple
-        strides = {f"{operand}_strides": (outer_size * row, row)}
+        old_strides = self.strides(operand)
+        if contiguous_size and all(stride % contiguous_size == 0 for stride in old_strides):
+            # Whole rows apart, whichever axis is outermost; 0 where all batches share one matrix.
+            new_strides = tuple(stride // contiguous_size * row for stride in old_strides)
+        else:
+            new_strides = (outer_size * row, row)
+        strides = {f"{operand}_strides": new_strides}
         return dataclasses.replace(self, **strides), row  # type: ignore[arg-type]
 
     @property

@@ -54,3 +54,9 @@ def test_padding_changes_strides_only_and_cures_the_misalignment():
     assert padded.a_strides == (7 * 72, 72)
     assert (padded.m, padded.n, padded.k) == (7, 9, 65)
     assert padded.misalignment("a") is None
+
+
+def test_padding_keeps_a_shared_operand_shared_and_the_order_of_axes():
+    problem = GemmProblem(4, 7, 9, 65, *["bfloat16"] * 3, "k", "n", (65, 4 * 65), (0, 9), (63, 9))
+    assert problem.padded("a")[0].a_strides == (72, 4 * 72)
+    assert problem.padded("b")[0].b_strides == (0, 16)

@@ -1,0 +1,58 @@
+"""`jax-clc`: the command line. One table of subcommands, each a module of this package, imported only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "demo": ("jax_clc.cli.demo", "multiply two matrices, check the result, say what ran"),
+    "info": ("jax_clc.cli.info", "versions, driver, devices, kernels that would serve"),
+    "plan": ("jax_clc.cli.plan", "which kernel serves a product, and why"),
+    "bench": ("jax_clc.cli.bench", "check, then time against jnp.dot"),
+    "tune": ("jax_clc.cli.tune", "measure your shapes, write a table for JAX_CLC_TUNED"),
+    "verify": ("jax_clc.cli.verify", "run the kernels on the emulated device"),
+    "timeline": ("jax_clc.cli.timeline", "draw who computed which tile when"),
+    "first-contact": ("jax_clc.cli.first_contact", "all checks and measurements on a new GPU, as one JSON"),
+}
+"""name -> (module, what it does). A module has `add_parser(subparsers)` and `main(args)`, which gives an exit status."""
+
+
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The parser of `jax-clc`; only the module of `command` is imported, the others appear with their one line."""
+    parser = argparse.ArgumentParser(prog="jax-clc", description="Persistent GEMM kernels for JAX on NVIDIA GPUs.")
+    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, (module, summary) in COMMANDS.items():
+        if name == command:
+            importlib.import_module(module).add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=summary, add_help=False)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one subcommand and gives its exit status: 0 done, 1 a check failed, 2 a request that cannot be met."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = next((word for word in arguments if not word.startswith("-")), None)
+    parser = build_parser(command)
+    parsed = parser.parse_args(arguments)
+    if parsed.version:
+        from importlib.metadata import version
+
+        print(version("jax_clc"))
+        return 0
+    if parsed.command is None:
+        parser.print_help()
+        return 0
+    try:
+        status = importlib.import_module(COMMANDS[parsed.command][0]).main(parsed)
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"jax-clc {parsed.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return int(status or 0)

@@ -1,0 +1,46 @@
+"""Arguments that describe a product, shared by the subcommands that take one."""
+
+from __future__ import annotations
+
+import argparse
+
+from jax_clc.planning import GemmProblem, constraints
+from jax_clc.planning.problem import DTYPE_BYTES, SHORT_DTYPES
+
+_DTYPE_NAMES = {short: name for name, short in SHORT_DTYPES.items()} | {name: name for name in DTYPE_BYTES}
+
+
+def dtype_name(text: str) -> str:
+    """`bf16` or `bfloat16` -> `bfloat16`."""
+    if text not in _DTYPE_NAMES:
+        raise argparse.ArgumentTypeError(f"unknown dtype {text!r}; choose from {', '.join(SHORT_DTYPES.values())}")
+    return _DTYPE_NAMES[text]
+
+
+def majors(text: str) -> tuple[str, str]:
+    """`kn` -> ("k", "n"): the contiguous axis of a, then of b."""
+    if len(text) != 2 or text[0] not in "km" or text[1] not in "kn":
+        raise argparse.ArgumentTypeError(f"{text!r}: give a's contiguous axis (k or m), then b's (k or n), as in kn")
+    return text[0], text[1]
+
+
+def add_type_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dtype", type=dtype_name, default="bfloat16", metavar="T", help="of a and b (default bf16)")
+    parser.add_argument("--out-dtype", type=dtype_name, metavar="T", help="of the result (default: --dtype)")
+    parser.add_argument("--majors", type=majors, default=("k", "n"), metavar="AB",
+                        help="contiguous axis of a (k, m) and of b (k, n); default kn: both row-major")  # fmt: skip
+    parser.add_argument("--batch", type=int, default=1, metavar="L", help="products in one call (default 1)")
+
+
+def add_choice_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--schedule", default="auto", choices=("auto", *constraints.SCHEDULES))
+    parser.add_argument("--kernel", metavar="NAME", help="pin a kernel by name")
+    parser.add_argument("--sm-limit", type=int, metavar="N", help="use at most N SMs (static and dynamic)")
+
+
+def problem_of(args: argparse.Namespace) -> GemmProblem:
+    """The problem that the parsed arguments describe."""
+    return GemmProblem.compact(
+        args.m, args.n, args.k, batch=args.batch, dtype=args.dtype, out_dtype=args.out_dtype,
+        a_major=args.majors[0], b_major=args.majors[1],
+    )  # fmt: skip
