@@ -39,21 +39,28 @@ def assemble(text: str, operands: list, result: type | None = None, *, loc=None,
 
 
 @dsl_user_op
-def wait(barrier: cute.Pointer, parity: Int32, order: str = "acquire", scope: str = "cluster", *, loc=None, ip=None):
+def wait(barrier: cute.Pointer, parity: Int32, fence: str | None = "shared", *, loc=None, ip=None) -> None:
     """Block until the phase of `parity` of a barrier in this CTA has completed.
+
+    The wait itself is relaxed, of cluster scope; a fence after it orders what follows. Together they are an acquire
+    pattern. An acquiring wait of cluster scope would do too, but it covers global memory, and throws away the L1 cache at
+    each success (CCTL.IVALL in SASS).
 
     Args:
       barrier: an mbarrier in this CTA's shared memory.
       parity: 0 or 1, of the phase waited for; a fresh barrier passes a wait for 1 at once.
-      order: `acquire`, or `relaxed` where a fence after the wait does the ordering.
-      scope: `cta` or `cluster`: how far away the arrivals' effects may come from.
+      fence: what the wait orders: `shared`, shared memory of the whole cluster; `tensor`, later tcgen05 instructions;
+        `both`; or None, nothing: the arrival told of an event, or the caller has a fence of its own.
     """
+    shared, tensor = "fence.acquire.sync_restrict::shared::cluster.cluster;\n", "tcgen05.fence::after_thread_sync;\n"
+    fences = {"shared": shared, "tensor": tensor, "both": shared + tensor, None: ""}
     assemble(
         "{\n"
         ".reg .pred complete;\n"
         "WAIT:\n"
-        f"mbarrier.try_wait.parity.{order}.{scope}.shared::cta.b64 complete, [$0], $1;\n"
+        "mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 complete, [$0], $1;\n"
         "@!complete bra WAIT;\n"
+        f"{fences[fence]}"
         "}",
         [barrier, parity],
         loc=loc,

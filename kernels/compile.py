@@ -37,8 +37,8 @@ NOT_HASHED = {"variants.py", "compile.py", "__init__.py"}
 def make_kernel(variant: Variant):
     """The traceable kernel of a variant: its module's `Kernel(variant)`.
 
-    It has `entry` (what `cute.compile` takes), `arguments()`, `stages`, and after tracing `parameters` and `facts`,
-    manifest fields that only the kernel knows.
+    It has `entry` (what `cute.compile` takes), `arguments()`, `stages`, after tracing `parameters`, and `facts`: the
+    manifest fields where it departs from the defaults of `manifest_entry`.
     """
     return importlib.import_module(MODULES[variant.family]).Kernel(variant)
 
@@ -98,12 +98,13 @@ def compile_variant(variant: Variant, directory: Path) -> dict:
     resources = resource_usage(image_path)
     if resources["local_bytes"]:
         raise ValueError(f"{resources['local_bytes']} bytes of registers spilled to local memory")
-    entry = manifest_entry(variant, kernel, name, ptx, image, params, resources)
+    facts = {**parameters.launch_facts(str(compiled.ir_module), ptx), **resources}
+    entry = manifest_entry(variant, kernel, name, ptx, image, params, facts)
     (directory / "entry.json").write_text(json.dumps(entry))
     return entry
 
 
-def manifest_entry(variant: Variant, kernel, name: str, ptx: str, image: bytes, params: list, resources: dict) -> dict:
+def manifest_entry(variant: Variant, kernel, name: str, ptx: str, image: bytes, params: list, facts: dict) -> dict:
     """One entry of the manifest, in the order of docs/design.md section 7.1."""
     from kernels import parameters
 
@@ -127,20 +128,26 @@ def manifest_entry(variant: Variant, kernel, name: str, ptx: str, image: bytes, 
         "two_sm_mma": variant.two_sm_mma,
         "pingpong": variant.pingpong,
         "stages": kernel.stages,
-        "threads": kernel.facts["threads"],
+        "threads": facts["threads"],
         "schedule": variant.schedule,
         "epilogue": "none",
         "reduction_order": "splits_then_k_ascending" if variant.split_k else "k_ascending",
         "split_k": variant.split_k,
         "operand_copies": variant.operand_copies,
-        **resources,
-        **{key: value for key, value in kernel.facts.items() if key != "threads"},
+        "dynamic_smem_bytes": facts["dynamic_smem_bytes"],
+        "registers": facts["registers"],
+        "local_bytes": facts["local_bytes"],
+        "tensor_memory_columns": 0,
+        "ctas_per_sm": 1,
+        "record_stages": 0,
         "launch": {
-            "block": [kernel.facts["threads"], 1, 1],
+            "block": [facts["threads"], 1, 1],
             "cluster": [cluster_size, 1, 1],
             "grid": "workers" if persistent else "tiles",
         },
+        "scratch": {"counter_bytes": 0, "partial_bytes_per_element": 0, "zeroed_bytes": 0},
         "params": params,
+        **kernel.facts,
     }
 
 

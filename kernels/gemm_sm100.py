@@ -244,6 +244,7 @@ class Kernel:
         if cutlass.const_expr(self.cluster_size == 1):
             cute.arch.barrier()
         if warp == MMA_WARP:
+            barriers.tensor_memory_fence_after_sync()
             address = retrieve_tensor_memory(storage)
             cute.arch.dealloc_tmem(address, self.tensor_memory_columns, is_two_cta=self.pair == 2)
 
@@ -388,11 +389,9 @@ class Kernel:
                 accumulator = accumulators[(None, None, None, target.index)]
                 # The epilogue warps of both CTAs have read the tile before last. Relaxed wait and fence: the form that
                 # the ISA gives for tensor memory.
-                barriers.wait(drained + target.index, target.parity ^ 1, order="relaxed")
-                barriers.tensor_memory_fence_after_sync()
+                barriers.wait(drained + target.index, target.parity ^ 1, fence="tensor")
                 for block in cutlass.range(k_blocks, unroll=1):
-                    barriers.wait(full + ring.index, ring.parity)
-                    barriers.tensor_memory_fence_after_sync()
+                    barriers.wait(full + ring.index, ring.parity, fence="both")
                     for step in cutlass.range_constexpr(K_BLOCK // MMA_K):
                         # The first MMA of a tile overwrites the accumulator.
                         tiled_mma.set(tcgen05.Field.ACCUMULATE, step > 0 or block > 0)
@@ -456,8 +455,7 @@ class Kernel:
         ring = Ring(OUTPUT_STAGES)
         work = scheduler.initial_work()
         while work.is_valid:
-            barriers.wait(done + accumulator.index, accumulator.parity, order="relaxed")
-            barriers.tensor_memory_fence_after_sync()
+            barriers.wait(done + accumulator.index, accumulator.parity, fence="tensor")
             for subtile in cutlass.range_constexpr(subtiles):
                 cute.copy(read, source[(None, None, None, 0, subtile, accumulator.index)], sums)
                 cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld: only now do the registers hold the sums

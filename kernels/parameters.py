@@ -130,3 +130,21 @@ def _ptx_parameter(line: str) -> dict:
         raise ValueError(f"cannot read the PTX parameter {line.strip()!r}")
     element_bytes = PTX_TYPE_BYTES[match[2]]
     return {"size": element_bytes * int(match[3] or 1), "alignment": int(match[1] or element_bytes)}
+
+
+LAUNCH_CONFIG = r"!llvm\.struct<\(array<3 x i32>, array<3 x i32>, i64, ptr, ptr, i32\)>"  # cudaLaunchConfig_t
+
+
+def launch_facts(host_code: str, ptx: str) -> dict[str, int]:
+    """Dynamic shared-memory bytes, from the host code that the DSL made for its own launch, and threads, from the PTX.
+
+    Raises:
+      ValueError: the DSL's host code no longer looks as expected.
+    """
+    field = re.search(rf"(%\d+) = llvm\.getelementptr %\d+\[0, 2\] : .*{LAUNCH_CONFIG}", host_code)
+    stored = field and re.search(rf"llvm\.store (%\d+), {field[1]} : i64", host_code[field.end() :])
+    definitions = stored and re.findall(rf"^ *{stored[1]} = llvm\.mlir\.constant\((\d+) : i64\)", host_code[: field.end()], re.M)
+    threads = re.search(r"\.reqntid (\d+), 1, 1", ptx)
+    if not definitions or threads is None:
+        raise ValueError("cannot read shared memory and threads from the DSL's launch")
+    return {"dynamic_smem_bytes": int(definitions[-1]), "threads": int(threads[1])}

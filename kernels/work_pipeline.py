@@ -107,10 +107,10 @@ class WorkPipeline(Ring):
     def acquire(self) -> None:
         """By the scheduler warp: wait until the next stage may be written and asking is due; expect the record."""
         # Throttle: a scheduler that runs ahead hoards tiles that idle workers could take. Carries no data.
-        barriers.wait(self.throttle, self.throttle_parity, order="relaxed", scope="cta")
+        barriers.wait(self.throttle, self.throttle_parity, fence=None)
         self.throttle_parity = self.throttle_parity ^ 1
         # The first use of each stage waits for the parity before the first phase, which passes at once.
-        barriers.wait(self.empty + self.index, self.parity ^ 1)
+        barriers.wait(self.empty + self.index, self.parity ^ 1, fence=None)
         # Readers in any CTA of the cluster have read the last record through the generic proxy; the coming one is
         # written through the async proxy. Their release fence and this one make the order.
         barriers.fence_reads_before_async_writes_acquire()
