@@ -26,13 +26,16 @@ TMA_ELEMENT_TYPES = {
 }
 
 
-def describe_parameters(kernel: Callable, arguments: Sequence[object], tma_infos: dict[str, object]) -> list[dict]:
+def describe_parameters(
+    kernel: Callable, arguments: Sequence[object], tma_infos: dict[str, object], multicast: dict[str, int] | None = None
+) -> list[dict]:
     """Manifest entries of a kernel's parameters in order, without offsets.
 
     Args:
       kernel: the kernel function; its parameter names are the vocabulary of the manifest.
       arguments: what it is launched with: TMA copy atoms, pointers, Int32 and Int64 values.
       tma_infos: by operand, the `TmaInfo` that each atom came from.
+      multicast: by operand, the CTAs that share a tile and load a part each; 1 where not named.
 
     Raises:
       TypeError: an argument that the launcher could not make.
@@ -40,13 +43,14 @@ def describe_parameters(kernel: Callable, arguments: Sequence[object], tma_infos
     names = [name for name in inspect.signature(kernel).parameters if name != "self"]
     if len(names) != len(arguments):
         raise TypeError(f"{kernel.__name__} takes {names}, but {len(arguments)} arguments are passed")
-    return [_describe(name, argument, tma_infos) for name, argument in zip(names, arguments, strict=True)]
+    multicast = multicast or {}
+    return [_describe(name, argument, tma_infos, multicast) for name, argument in zip(names, arguments, strict=True)]
 
 
-def _describe(name: str, argument: object, tma_infos: dict[str, object]) -> dict:
+def _describe(name: str, argument: object, tma_infos: dict[str, object], multicast: dict[str, int]) -> dict:
     if name.startswith(TENSOR_MAP_PREFIX) and isinstance(argument, cute.CopyAtom):
         operand = name.removeprefix(TENSOR_MAP_PREFIX)
-        return _describe_tensor_map(operand, tma_infos[operand])
+        return _describe_tensor_map(operand, tma_infos[operand], multicast.get(operand, 1))
     if name in POINTERS and isinstance(argument, cute.Pointer):
         return {"kind": "pointer", "operand": name, "size": 8, "alignment": 8}
     if name in INT32_VALUES and isinstance(argument, cutlass.Int32):
@@ -56,8 +60,22 @@ def _describe(name: str, argument: object, tma_infos: dict[str, object]) -> dict
     raise TypeError(f"kernel parameter {name} of type {type(argument).__name__} is not one that the launcher can pass")
 
 
-def _describe_tensor_map(operand: str, info) -> dict:
-    """The facts of one tensor map: box and axis order from the atom's MLIR type, swizzle from its shared-memory layout."""
+def _share_of_box(box: list[int], sharers: int) -> list[int]:
+    """What each of `sharers` CTAs loads of a box: a part along the outermost axis, further in where that is too small."""
+    share = list(box)
+    for axis in reversed(range(len(box))):
+        factor = min(sharers, box[axis])
+        if box[axis] % factor or sharers % factor:
+            raise TypeError(f"box {box} cannot be shared by {sharers} CTAs")
+        share[axis], sharers = box[axis] // factor, sharers // factor
+    return share
+
+
+def _describe_tensor_map(operand: str, info, sharers: int) -> dict:
+    """The facts of one tensor map: box and axis order from the atom's MLIR type, swizzle from its shared-memory layout.
+
+    The type holds the box of the whole tile; the DSL's tensor map, and the code, have one CTA's share of it.
+    """
     atom_type = str(info.atom._trait.value.type)
     basis = re.search(r'tma_gbasis = <"\(([\d,]+)\):\(([\d@,]+)\)">', atom_type)
     element = re.search(r"tma_format = (\w+)", atom_type)
@@ -75,7 +93,7 @@ def _describe_tensor_map(operand: str, info) -> dict:
         "rank": len(axes),
         "axes": axes,
         "element_type": TMA_ELEMENT_TYPES[element[1]],
-        "box": [int(extent) for extent in basis[1].split(",")],
+        "box": _share_of_box([int(extent) for extent in basis[1].split(",")], sharers),
         "element_strides": [1] * len(axes),
         "swizzle": SWIZZLES[info.smem_layout.inner.num_bits],
         "interleave": "none",
