@@ -23,19 +23,31 @@ EXAMPLES = """examples:
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Adds `timeline` to the table of subcommands."""
     parser = subparsers.add_parser(
-        "timeline", help="draw who computed which tile when", description=__doc__, epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        "timeline",
+        help="draw who computed which tile when",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--device", metavar="FILE", type=Path, help="draw a JSON file of tile traces")
-    parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, metavar="SCHEDULE",
-                        help=f"of {', '.join(SCHEDULES)}; by default those that make sense for the source")
-    parser.add_argument("--png", metavar="FILE", type=Path, help="write a picture (the suffix decides: .png, .svg, .pdf)")
+    parser.add_argument(
+        "--schedules",
+        nargs="+",
+        choices=SCHEDULES,
+        metavar="SCHEDULE",
+        help=f"of {', '.join(SCHEDULES)}; by default those that make sense for the source",
+    )
+    parser.add_argument("--png", metavar="FILE", type=Path, help="write a picture; .svg and .pdf are written too")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the traces")
     parser.add_argument("--colour", choices=("tile", "worker"), default="tile")
     parser.add_argument("--title", help="title of the picture")
     parser.add_argument("--width", type=int, default=60, help="columns of the text (default 60)")
-    parser.add_argument("--take", action="append", metavar="SMS[@T0:T1]",
-                        help="other work holds these SMs, e.g. 3, 0-19, 5@2:9 (us); repeatable. Default: the last SM; "
-                        "none: none")
+    parser.add_argument(
+        "--take",
+        action="append",
+        metavar="SMS[@T0:T1]",
+        help="other work holds these SMs, e.g. 3, 0-19, 5@2:9 (us); repeatable. Default: the last SM; none: none",
+    )
     parser.add_argument("--seed", type=int, default=0)
     model = parser.add_argument_group("the model (without --device)")
     model.add_argument("--tiles", type=int, default=12, help="cluster tiles")
@@ -50,24 +62,27 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     model.add_argument("--request-us", type=float, default=0.0)
     model.add_argument("--record-stages", type=int, default=3)
     model.add_argument("--no-throttle", action="store_true", help="ask for tiles as early as the record stages allow")
-    parser.set_defaults(main=main)
     return parser
 
 
 def main(args: argparse.Namespace) -> int:
     """Prints the text, writes what was asked for; returns the exit status."""
     if args.device is not None:
-        traces = [trace for trace in trace_format.load(args.device)
-                  if args.schedules is None or trace.schedule in args.schedules]
+        traces = [
+            trace
+            for trace in trace_format.load(args.device)
+            if args.schedules is None or trace.schedule in args.schedules
+        ]
     else:
         traces = model_traces(args)
     if not traces:
-        raise SystemExit("timeline: no traces to draw")
+        raise ValueError("no traces to draw")
     print(text_timeline(traces, width=args.width))
     if args.json:
         trace_format.save(args.json, traces)
     if args.png:
         from jax_clc.schedule import picture
+
         picture.save(traces, args.png, title=args.title, colour=args.colour)
     return 0
 
@@ -75,24 +90,36 @@ def main(args: argparse.Namespace) -> int:
 def model_traces(args: argparse.Namespace) -> list[TileTrace]:
     """The traces of the makespan model for the command's options."""
     device = Device(args.sms, args.cluster, taken=parse_windows(args.take or [str(args.sms - 1)]))
-    tiles = (Tiles.drawn(args.tiles, args.tile_us, args.spread, seed=args.seed, epilogue_us=args.epilogue_us)
-             if args.spread else Tiles.constant(args.tiles, args.tile_us, args.epilogue_us))
-    costs = Costs(launch_us=args.launch_us, prologue_us=args.prologue_us, request_us=args.request_us,
-                  record_stages=args.record_stages, throttle=not args.no_throttle)
-    return [simulate(schedule, tiles, device, costs, workers=args.workers)
-            for schedule in args.schedules or ("static", "nonpersistent", "clc")]
+    tiles = (
+        Tiles.drawn(args.tiles, args.tile_us, args.spread, seed=args.seed, epilogue_us=args.epilogue_us)
+        if args.spread
+        else Tiles.constant(args.tiles, args.tile_us, args.epilogue_us)
+    )
+    costs = Costs(
+        launch_us=args.launch_us,
+        prologue_us=args.prologue_us,
+        request_us=args.request_us,
+        record_stages=args.record_stages,
+        throttle=not args.no_throttle,
+    )
+    return [
+        simulate(schedule, tiles, device, costs, workers=args.workers)
+        for schedule in args.schedules or ("static", "nonpersistent", "clc")
+    ]
 
 
 def parse_windows(texts: list[str]) -> tuple[SmWindow, ...]:
-    """"3", "0-19", "5@2:9", "5@2:", "none" -> the SMs and from when to when they are held. Raises SystemExit naming a bad one."""
+    """The SMs of "3", "0-19", "5@2:9", "5@2:" or "none", and from when to when they are held; ValueError for others."""
     windows = []
     for text in texts:
         if text == "none":
             continue
         match = re.fullmatch(r"(\d+)(?:-(\d+))?(?:@([\d.]+):([\d.]*))?", text)
         if not match:
-            raise SystemExit(f"timeline: --take {text!r} is not SM, SM-SM or SMs@T0:T1")
+            raise ValueError(f"--take {text!r} is not SM, SM-SM or SMs@T0:T1")
         first, last, start, end = match.groups()
-        windows += [SmWindow(sm, float(start or 0), float(end) if end else math.inf)
-                    for sm in range(int(first), int(last or first) + 1)]
+        windows += [
+            SmWindow(sm, float(start or 0), float(end) if end else math.inf)
+            for sm in range(int(first), int(last or first) + 1)
+        ]
     return tuple(windows)

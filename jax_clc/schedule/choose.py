@@ -1,9 +1,10 @@
 """Which schedule `schedule="auto"` takes, and why in words: one rule for every GPU family.
 
 The rule weighs two runs of the same tiles: alone on the GPU, and with some SMs held by other work for the whole time.
-The expected time is `(1 - p) * quiet + p * disturbed`; the shortest wins, and within `TIE` of each other the schedule
-with less machinery wins. With no more tiles than workers nothing is left to hand out, and the least machinery wins. The two times are closed forms of `model.simulate` (tests compare them).
-Pure Python, no JAX: safe to call while a program is lowered.
+The expected time is `(1 - p) * quiet + p * disturbed`; the shortest wins, and within `TIE` of each other the order is
+`PREFERENCE`. With no more tiles than workers nothing is left to hand out: `static`. One tile per CTA is taken only when
+nothing else is there, as its epilogue overlaps nothing. The two times are closed forms of `model.simulate`, to which
+tests compare them. Pure Python, no JAX: safe to call while a program is lowered.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from dataclasses import dataclass
 
 from jax_clc.schedule.model import Costs
 
-# In order of preference when the expected times tie: less machinery first.
-PREFERENCE = ("static", "clc", "dynamic", "nonpersistent")
+# In order of preference when the expected times tie: CLC keeps its pace under disturbances that the rule does not
+# foresee, and needs no counter.
+PREFERENCE = ("clc", "static", "dynamic", "nonpersistent")
 TIE = 1e-3
 
 
-# Microseconds. A request takes about 1 us (quack's notes on CLC); a cluster's launch and prologue about 1.5 us together;
-# `reset_us` is the memset node before a `dynamic` launch. `docs/choosing_a_schedule.md` says what they rest on.
+# A request takes about 1 us (quack's notes on CLC); a cluster's launch and prologue about 1.5 us together; `reset_us`
+# is the memset node before a `dynamic` launch. `docs/choosing_a_schedule.md` says what they rest on.
 DEFAULT_COSTS = {
     "sm_90a": Costs(launch_us=0.5, prologue_us=1.0, request_us=1.0, reset_us=1.5),
-    "sm_100a": Costs(launch_us=0.5, prologue_us=1.0, request_us=1.0, reset_us=1.5),
+    "sm_100f": Costs(launch_us=0.5, prologue_us=1.0, request_us=1.0, reset_us=1.5),
 }
 
 
@@ -45,13 +47,21 @@ class ScheduleChoice:
     weighed: dict[str, tuple[float, float]]
 
 
-def choose_schedule(available: Collection[str], *, family: str, tiles: int, resident_clusters: int, tile_us: float,
-                    sm_limit: int | None = None, costs: Costs | None = None,
-                    disturbance: Disturbance = Disturbance()) -> ScheduleChoice:
+def choose_schedule(
+    available: Collection[str],
+    *,
+    family: str,
+    tiles: int,
+    resident_clusters: int,
+    tile_us: float,
+    sm_limit: int | None = None,
+    costs: Costs | None = None,
+    disturbance: Disturbance = Disturbance(),
+) -> ScheduleChoice:
     """Chooses among the schedules that a kernel comes in.
 
     available: schedules for which a kernel serves the problem, from {"nonpersistent", "static", "dynamic", "clc"}.
-    family: "sm_90a", "sm_100a" (or any "sm_100..." name). tiles: cluster tiles of the problem, batch included.
+    family: as in the manifest, "sm_90a" or "sm_100f". tiles: cluster tiles of the problem, batch included.
     resident_clusters: clusters that fit the device at once, before `sm_limit`. tile_us: predicted time of one cluster
     tile on one worker, all K. sm_limit: as the user gave it, None or 0 for none.
     Raises ValueError when nothing is available, or nothing that honours `sm_limit`.
@@ -63,22 +73,36 @@ def choose_schedule(available: Collection[str], *, family: str, tiles: int, resi
         candidates = [name for name in candidates if name in ("static", "dynamic")]
         if not candidates:
             raise ValueError(f"sm_limit={sm_limit} needs a static or dynamic kernel, not {sorted(available)}")
-        # A limit is a wish for a known set of SMs: the rest of the GPU is the other work's, so nothing is redistributed.
-        return ScheduleChoice(candidates[0], f"{candidates[0]}: sm_limit={sm_limit} fixes the number of workers, which "
-                              "CLC's grid cannot do", {})
+        # A limit leaves the rest of the GPU to other work: both keep to their SMs, so nothing is to be redistributed.
+        return ScheduleChoice(
+            candidates[0],
+            f"{candidates[0]}: sm_limit={sm_limit} fixes the number of workers, which CLC's grid cannot do",
+            {},
+        )
     if not candidates:
         raise ValueError(f"no known schedule among {sorted(available)}")
-    costs = costs or DEFAULT_COSTS["sm_90a" if family.startswith("sm_9") else "sm_100a"]
+    costs = costs or DEFAULT_COSTS["sm_90a" if family.startswith("sm_9") else "sm_100f"]
+    if len(candidates) > 1:
+        candidates = [name for name in candidates if name != "nonpersistent"]
     room = max(1, resident_clusters - math.ceil(resident_clusters * disturbance.held_fraction))
-    weighed = {name: (predicted_us(name, tiles, resident_clusters, resident_clusters, tile_us, costs),
-                      predicted_us(name, tiles, resident_clusters, room, tile_us, costs)) for name in candidates}
+    weighed = {
+        name: (
+            predicted_us(name, tiles, resident_clusters, resident_clusters, tile_us, costs),
+            predicted_us(name, tiles, resident_clusters, room, tile_us, costs),
+        )
+        for name in candidates
+    }
 
     def expected(name: str) -> float:
         quiet, disturbed = weighed[name]
         return (1 - disturbance.probability) * quiet + disturbance.probability * disturbed
 
     best = min(map(expected, candidates))
-    chosen = candidates[0] if tiles <= resident_clusters else next(name for name in candidates if expected(name) <= best * (1 + TIE))
+    chosen = (
+        "static"
+        if tiles <= resident_clusters and "static" in candidates
+        else next(name for name in candidates if expected(name) <= best * (1 + TIE))
+    )
     return ScheduleChoice(chosen, _reason(chosen, weighed, tiles, resident_clusters, room, tile_us, costs), weighed)
 
 
@@ -114,12 +138,21 @@ def _last_end(free: list[float], jobs: list[float]) -> float:
     return max(free)
 
 
-def _reason(chosen: str, weighed: dict[str, tuple[float, float]], tiles: int, resident: int, room: int, tile_us: float,
-            costs: Costs) -> str:
+def _reason(
+    chosen: str,
+    weighed: dict[str, tuple[float, float]],
+    tiles: int,
+    resident: int,
+    room: int,
+    tile_us: float,
+    costs: Costs,
+) -> str:
     if len(weighed) == 1:
         return f"{chosen}: the only schedule with a kernel for this problem"
-    numbers = "; ".join(f"{name} {quiet:.0f} us, {disturbed:.0f} us with room for {room} of {resident} workers"
-                        for name, (quiet, disturbed) in weighed.items())
+    numbers = "; ".join(
+        f"{name} {quiet:.0f} us, {disturbed:.0f} us with room for {room} of {resident} workers"
+        for name, (quiet, disturbed) in weighed.items()
+    )
     if tiles <= resident:
         why = f"{tiles} tiles for {resident} workers: each worker has one, nothing is left to hand out"
     elif chosen == "static" and tile_us < costs.request_us:

@@ -48,7 +48,7 @@ class Tiles:
 
     @staticmethod
     def drawn(count: int, mainloop_us: float, spread: float, *, seed: int, epilogue_us: float = 0.0) -> Tiles:
-        """Lognormal mainloop times of mean `mainloop_us` and coefficient of variation `spread`; same seed, same times."""
+        """Lognormal mainloop times of mean `mainloop_us` and coefficient of variation `spread`, from `seed`."""
         generator = random.Random(seed)
         sigma = math.sqrt(math.log1p(spread * spread))
         times = tuple(mainloop_us * generator.lognormvariate(-sigma * sigma / 2, sigma) for _ in range(count))
@@ -182,7 +182,7 @@ class _SmPool:
                 best = free
         if not best:
             return None
-        sms = tuple(best[:self.cluster_size])
+        sms = tuple(best[: self.cluster_size])
         self.occupied.update(sms)
         return sms
 
@@ -246,9 +246,12 @@ class _Launch:
         self.heap: list[tuple[float, int, int, int, _Worker]] = []
         self.events: list[tuple[float, float, int, _Worker]] = []
         self.holders: Counter[int] = Counter()
-        self.changes = deque(sorted(
-            [(window.taken, window.sm, 1) for window in device.taken]
-            + [(window.given_back, window.sm, -1) for window in device.taken if math.isfinite(window.given_back)]))
+        self.changes = deque(
+            sorted(
+                [(window.taken, window.sm, 1) for window in device.taken]
+                + [(window.given_back, window.sm, -1) for window in device.taken if math.isfinite(window.given_back)]
+            )
+        )
 
     def run(self) -> None:
         """From the launch to the last worker's exit."""
@@ -260,8 +263,10 @@ class _Launch:
             change_at = self.changes[0][0] if self.changes else math.inf
             event_at = self.clock.real_at(self.heap[0][0]) if self.heap else math.inf
             if math.isinf(min(change_at, event_at)):
-                raise ValueError(f"{self.grid - self.next_cluster} clusters of {self.device.cluster_size} CTAs can "
-                                 f"never be launched: {len(self.pool.wanted)} of {self.device.sm_count} SMs are taken")
+                raise ValueError(
+                    f"{self.grid - self.next_cluster} clusters of {self.device.cluster_size} CTAs can "
+                    f"never be launched: {len(self.pool.wanted)} of {self.device.sm_count} SMs are taken"
+                )
             kind = self.heap[0][1] if self.heap else _REQUEST
             if change_at < event_at or (change_at == event_at and kind == _REQUEST):
                 self.clock.advance_real(change_at)
@@ -317,9 +322,11 @@ class _Launch:
 
     def cancel(self, worker: _Worker) -> int | None:
         """Cluster launch control: the next pending cluster is cancelled and its tile handed over, or refused."""
-        if (self.next_cluster >= self.grid
-                or (self.costs.clc_yields and not self.pool.wanted.isdisjoint(worker.sms))
-                or (self.costs.refusals > 0 and self.draw.random() < self.costs.refusals)):
+        if (
+            self.next_cluster >= self.grid
+            or (self.costs.clc_yields and not self.pool.wanted.isdisjoint(worker.sms))
+            or (self.costs.refusals > 0 and self.draw.random() < self.costs.refusals)
+        ):
             return None
         self.next_cluster += 1
         return self.next_cluster - 1
@@ -334,14 +341,15 @@ class _Launch:
         heapq.heappush(self.heap, (time, kind, len(worker.main_start), worker.cluster, worker))
 
 
-def simulate(schedule: str, tiles: Tiles, device: Device, costs: Costs = Costs(), *,
-             workers: int | None = None) -> TileTrace:
+def simulate(
+    schedule: str, tiles: Tiles, device: Device, costs: Costs = Costs(), *, workers: int | None = None
+) -> TileTrace:
     """Runs one launch and returns its tiles' trace (`source` "model"); `.makespan` is in microseconds.
 
     `workers`: clusters that `static` and `dynamic` launch; by default as many as are resident when no SM is taken,
     and never more than there are tiles. Events at one instant happen in this order: clusters leave, SMs are taken
-    or given back, clusters are launched, tiles are asked for. Pending clusters are launched and cancelled in grid order.
-    Raises ValueError when a cluster could never be launched.
+    or given back, clusters are launched, tiles are asked for. Pending clusters are launched and cancelled in grid
+    order. Raises ValueError when a cluster could never be launched.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule {schedule!r} is none of {', '.join(SCHEDULES)}")
@@ -358,8 +366,16 @@ def _trace(launch: _Launch) -> TileTrace:
     times = sorted({time for start, end, *_ in events for time in (start, end)})
     real = dict(zip(times, launch.clock.to_real(times), strict=True))
     return TileTrace(
-        launch.schedule, "model", device.sm_count, len(launch.tiles),
-        tuple(TileEvent(tile, worker.cluster, cta, sm, real[start], real[end])
-              for start, end, tile, worker in sorted(events, key=lambda event: event[:3])
-              for cta, sm in enumerate(worker.sms)),
-        cluster_size=device.cluster_size, end=launch.clock.real, taken=device.taken)
+        launch.schedule,
+        "model",
+        device.sm_count,
+        len(launch.tiles),
+        tuple(
+            TileEvent(tile, worker.cluster, cta, sm, real[start], real[end])
+            for start, end, tile, worker in sorted(events, key=lambda event: event[:3])
+            for cta, sm in enumerate(worker.sms)
+        ),
+        cluster_size=device.cluster_size,
+        end=launch.clock.real,
+        taken=device.taken,
+    )

@@ -20,10 +20,21 @@ if TYPE_CHECKING:
 
 INK, FAINT, PAPER, IDLE, OTHER = "#1f2933", "#9aa5b1", "#ffffff", "#eef1f4", "#c3ccd5"
 ORDER_COLOURS = ("#22577a", "#38a3a5", "#80c878", "#f2c14e", "#f08a4b", "#c8553d")
-WORKER_COLOURS = ("#4477aa", "#ee8866", "#44aa99", "#ddaa33", "#aa4499", "#66aa44", "#88ccee", "#994455", "#777777", "#bbbb55")
+WORKER_COLOURS = (
+    "#4477aa",
+    "#ee8866",
+    "#44aa99",
+    "#ddaa33",
+    "#aa4499",
+    "#66aa44",
+    "#88ccee",
+    "#994455",
+    "#777777",
+    "#bbbb55",
+)
 LEGEND_THIN = "grey: held by other work    pale: free, but no tile under way    dashed: the last worker leaves"
 LEGEND = "\u25b8 a worker starts its first tile    hatched" + LEGEND_THIN.removeprefix("grey")
-STACKED_ROWS = 16     # with more SMs than this the panels stand side by side
+STACKED_ROWS = 16  # with more SMs than this the panels stand side by side
 
 
 def draw(traces: Sequence[TileTrace], *, title: str | None = None, colour: str = "tile") -> Figure:
@@ -40,8 +51,9 @@ def draw(traces: Sequence[TileTrace], *, title: str | None = None, colour: str =
     panel = (9.2, 0.62 + 0.3 * rows) if stacked else (max(4.6, 12.0 / len(traces)), min(7.5, 2.0 + 0.045 * rows))
     shape = (len(traces), 1) if stacked else (1, len(traces))
     size = (panel[0] * shape[1], panel[1] * shape[0] + (0.9 if title else 0.5))
-    figure, axes = plt.subplots(*shape, figsize=size, squeeze=False, sharex=True, sharey=not stacked,
-                                facecolor=PAPER, layout="constrained")
+    figure, axes = plt.subplots(
+        *shape, figsize=size, squeeze=False, sharex=True, sharey=not stacked, facecolor=PAPER, layout="constrained"
+    )
     end = common_end(traces)
     for axis, trace in zip(axes.flat, traces, strict=True):
         _draw_panel(axis, trace, end, colour)
@@ -54,9 +66,10 @@ def draw(traces: Sequence[TileTrace], *, title: str | None = None, colour: str =
     return figure
 
 
-def save(traces: Sequence[TileTrace], path: str | Path, *, title: str | None = None, colour: str = "tile",
-         dpi: int = 150) -> None:
-    """Draws and writes one picture; the format follows the suffix. Metadata is left out, so equal traces give equal files."""
+def save(
+    traces: Sequence[TileTrace], path: str | Path, *, title: str | None = None, colour: str = "tile", dpi: int = 150
+) -> None:
+    """Draws and writes one picture; the format follows the suffix. Equal traces give equal files."""
     figure = draw(traces, title=title, colour=colour)
     metadata = {"Software": None} if Path(path).suffix == ".png" else None
     figure.savefig(path, dpi=dpi, facecolor=PAPER, metadata=metadata)
@@ -66,6 +79,7 @@ def save(traces: Sequence[TileTrace], path: str | Path, *, title: str | None = N
 def _pyplot() -> Any:
     try:
         import matplotlib
+
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
     except ImportError as error:
@@ -84,25 +98,64 @@ def _draw_panel(axis: Axes, trace: TileTrace, end: float, colour: str) -> None:
     axis.set_xlim(0, end * 1.02)
     axis.set_ylim(rows - 0.5, -0.5)
     axis.set_facecolor(PAPER)
-    axis.add_collection(PatchCollection(
-        [Rectangle((0, sm - height / 2), trace.makespan, height) for sm in range(rows)], facecolor=IDLE, lw=0))
+    axis.add_collection(
+        PatchCollection(
+            [Rectangle((0, sm - height / 2), trace.makespan, height) for sm in range(rows)], facecolor=IDLE, lw=0
+        )
+    )
     for window in trace.taken:
         last = min(window.given_back, trace.makespan)
         if window.taken < last:
-            axis.add_patch(Rectangle((window.taken, window.sm - height / 2), last - window.taken, height, facecolor=OTHER,
-                                     edgecolor=PAPER, hatch="" if thin else "////", lw=0))
+            axis.add_patch(
+                Rectangle(
+                    (window.taken, window.sm - height / 2),
+                    last - window.taken,
+                    height,
+                    facecolor=OTHER,
+                    edgecolor=PAPER,
+                    hatch="" if thin else "////",
+                    lw=0,
+                )
+            )
     launched: dict[tuple[int, int], float] = {}
+    following = _next_starts(trace)
     for event in sorted(trace.events, key=lambda event: event.start):
         fill = _fill(event, trace, colour)
-        axis.add_patch(Rectangle((event.start, event.sm - height / 2), event.end - event.start, height, facecolor=fill,
-                                 edgecolor=PAPER, lw=0.25 if thin else 1.0))
+        axis.add_patch(
+            Rectangle(
+                (event.start, event.sm - height / 2),
+                event.end - event.start,
+                height,
+                facecolor=fill,
+                edgecolor=PAPER,
+                lw=0.25 if thin else 1.0,
+            )
+        )
         launched.setdefault((event.cluster, event.sm), event.start)
-        if not thin and event.end - event.start > 0.22 * fraction * (1 + len(str(event.tile)) / 2):
-            axis.text((event.start + event.end) / 2, event.sm, str(event.tile), ha="center", va="center_baseline",
-                      fontsize=8.5, color=_readable_on(fill))
+        seen_to = min(event.end, following[event])  # the next tile may start under this one's epilogue
+        if not thin and seen_to - event.start > 0.22 * fraction * (1 + len(str(event.tile)) / 2):
+            axis.text(
+                (event.start + seen_to) / 2,
+                event.sm,
+                str(event.tile),
+                ha="center",
+                va="center_baseline",
+                fontsize=8.5,
+                color=readable_on(fill),
+            )
     if not thin:
-        axis.plot(list(launched.values()), [sm for _, sm in launched], ls="", marker=">", ms=4.2, color=INK, mec=PAPER,
-                  mew=0.4, zorder=5, clip_on=False)
+        axis.plot(
+            list(launched.values()),
+            [sm for _, sm in launched],
+            ls="",
+            marker=">",
+            ms=4.2,
+            color=INK,
+            mec=PAPER,
+            mew=0.4,
+            zorder=5,
+            clip_on=False,
+        )
     axis.axvline(trace.makespan, color=INK, lw=1.1, ls=(0, (4, 2)))
     axis.set_title(headline(trace), loc="left", fontsize=10, color=INK)
     axis.tick_params(colors=INK, labelsize=8.5, length=0)
@@ -112,14 +165,26 @@ def _draw_panel(axis: Axes, trace: TileTrace, end: float, colour: str) -> None:
         spine.set_visible(False)
 
 
+def _next_starts(trace: TileTrace) -> dict[TileEvent, float]:
+    """For each event, when the next one starts on its SM."""
+    last: dict[int, float] = {}
+    following = {}
+    for event in sorted(trace.events, key=lambda event: event.start, reverse=True):
+        following[event] = last.get(event.sm, math.inf)
+        last[event.sm] = event.start
+    return following
+
+
 def _fill(event: TileEvent, trace: TileTrace, colour: str) -> Any:
     from matplotlib.colors import LinearSegmentedColormap, to_rgb
+
     if colour == "worker":
         return to_rgb(WORKER_COLOURS[event.cluster % len(WORKER_COLOURS)])
     order = LinearSegmentedColormap.from_list("order", ORDER_COLOURS)
     return order(event.tile / max(1, trace.tiles - 1))[:3]
 
 
-def _readable_on(fill: tuple[float, float, float]) -> str:
+def readable_on(fill: Sequence[float]) -> str:
+    """The colour of a text on `fill`."""
     luminance = math.sqrt(0.299 * fill[0] ** 2 + 0.587 * fill[1] ** 2 + 0.114 * fill[2] ** 2)
     return INK if luminance > 0.6 else PAPER

@@ -22,8 +22,9 @@ def utilisation(trace: TileTrace) -> float:
 
 def _held(window: SmWindow, trace: TileTrace) -> float:
     """Time the other work really had the SM: nothing is evicted, so a tile under way delays it."""
-    start = max([window.taken] + [event.end for event in trace.events
-                                  if event.sm == window.sm and event.start <= window.taken])
+    start = max(
+        [window.taken] + [event.end for event in trace.events if event.sm == window.sm and event.start <= window.taken]
+    )
     return max(0.0, min(window.given_back, trace.makespan) - start)
 
 
@@ -37,5 +38,7 @@ def time_text(value: float, unit: str) -> str:
 def headline(trace: TileTrace) -> str:
     """For example "static: 6.00 us, 67% of the free SM time in use"."""
     source = {"model": "", "emulated": ", emulated device", "device": f", {trace.about.get('device', 'device')}"}
-    return (f"{trace.schedule}{source[trace.source]}: {time_text(trace.makespan, trace.unit)}, "
-            f"{utilisation(trace):.0%} of the free SM time in use")
+    return (
+        f"{trace.schedule}{source[trace.source]}: {time_text(trace.makespan, trace.unit)}, "
+        f"{utilisation(trace):.0%} of the free SM time in use"
+    )

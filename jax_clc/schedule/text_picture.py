@@ -30,14 +30,16 @@ def text_timeline(traces: Sequence[TileTrace], *, width: int = 60) -> str:
 
 def _block(trace: TileTrace, end: float, width: int) -> str:
     rows_per_line = math.ceil(trace.sm_count / MOST_ROWS)
-    labels = [_label(first, min(first + rows_per_line, trace.sm_count) - 1)
-              for first in range(0, trace.sm_count, rows_per_line)]
+    labels = [
+        _label(first, min(first + rows_per_line, trace.sm_count) - 1)
+        for first in range(0, trace.sm_count, rows_per_line)
+    ]
     margin = max(map(len, labels))
     columns = width - margin - 2
     rows = [_row(trace, sm, end, columns) for sm in range(trace.sm_count)]
     lines = textwrap.wrap(headline(trace), width)
     for line, label in enumerate(labels):
-        group = rows[line * rows_per_line:(line + 1) * rows_per_line]
+        group = rows[line * rows_per_line : (line + 1) * rows_per_line]
         lines.append(f"{label:>{margin}} |{group[0] if rows_per_line == 1 else _shade(group)}".rstrip())
     scale = time_text(end, trace.unit)
     lines.append(" " * (margin + 1) + "0" + scale.rjust(columns))

@@ -122,8 +122,15 @@ def _covered(intervals: list[tuple[float, float]]) -> float:
     return total
 
 
-def trace_from_buffer(buffer: np.ndarray, *, schedule: str, sm_count: int, launch_ns: int | None = None,
-                      taken: tuple[SmWindow, ...] = (), about: dict[str, Any] | None = None) -> TileTrace:
+def trace_from_buffer(
+    buffer: np.ndarray,
+    *,
+    schedule: str,
+    sm_count: int,
+    launch_ns: int | None = None,
+    taken: tuple[SmWindow, ...] = (),
+    about: dict[str, Any] | None = None,
+) -> TileTrace:
     """Reads what a traced kernel wrote.
 
     `buffer` is int64[tiles, cluster_size, 4]: row [tile, cta] is written once, by one thread of the CTA that computed
@@ -134,31 +141,53 @@ def trace_from_buffer(buffer: np.ndarray, *, schedule: str, sm_count: int, launc
     """
     rows = np.asarray(buffer)
     if rows.dtype != np.int64 or rows.ndim != 3 or rows.shape[2] != BUFFER_WORDS:
-        raise TraceError(f"trace buffer must be int64[tiles, cluster_size, {BUFFER_WORDS}], "
-                         f"not {rows.dtype}[{', '.join(map(str, rows.shape))}]")
+        raise TraceError(
+            f"trace buffer must be int64[tiles, cluster_size, {BUFFER_WORDS}], "
+            f"not {rows.dtype}[{', '.join(map(str, rows.shape))}]"
+        )
     missing = np.argwhere((rows < 0).any(axis=2))
     if len(missing):
-        raise TraceError(f"{len(missing)} rows of the trace were never written, first (tile, cta): "
-                         f"{[tuple(map(int, row)) for row in missing[:5]]}")
+        raise TraceError(
+            f"{len(missing)} rows of the trace were never written, first (tile, cta): "
+            f"{[tuple(map(int, row)) for row in missing[:5]]}"
+        )
     origin = int(rows[:, :, 2].min()) if launch_ns is None and rows.size else int(launch_ns or 0)
     events = tuple(
         TileEvent(tile, int(row[1]), cta, int(row[0]), (int(row[2]) - origin) / 1e3, (int(row[3]) - origin) / 1e3)
-        for tile in range(rows.shape[0]) for cta, row in enumerate(rows[tile]))
-    trace = TileTrace(schedule, "device", sm_count, rows.shape[0], events, cluster_size=rows.shape[1], taken=taken,
-                      about=dict(about or {}))
+        for tile in range(rows.shape[0])
+        for cta, row in enumerate(rows[tile])
+    )
+    trace = TileTrace(
+        schedule,
+        "device",
+        sm_count,
+        rows.shape[0],
+        events,
+        cluster_size=rows.shape[1],
+        taken=taken,
+        about=dict(about or {}),
+    )
     trace.check()
     return trace
 
 
 def to_json(traces: list[TileTrace]) -> dict[str, Any]:
     """The JSON form of one or more traces: events as columns, infinite times as null."""
+
     def one(trace: TileTrace) -> dict[str, Any]:
         return {
-            "schedule": trace.schedule, "source": trace.source, "unit": trace.unit, "sm_count": trace.sm_count,
-            "tiles": trace.tiles, "cluster_size": trace.cluster_size, "end": trace.end, "about": trace.about,
+            "schedule": trace.schedule,
+            "source": trace.source,
+            "unit": trace.unit,
+            "sm_count": trace.sm_count,
+            "tiles": trace.tiles,
+            "cluster_size": trace.cluster_size,
+            "end": trace.end,
+            "about": trace.about,
             "taken": [[w.sm, w.taken, None if math.isinf(w.given_back) else w.given_back] for w in trace.taken],
             "events": {name: [getattr(event, name) for event in trace.events] for name in EVENT_FIELDS},
         }
+
     return {"format": FORMAT, "version": VERSION, "traces": [one(trace) for trace in traces]}
 
 
@@ -175,11 +204,19 @@ def from_json(document: dict[str, Any]) -> list[TileTrace]:
             if len({len(column) for column in columns}) > 1:
                 raise TraceError(f"trace {index}: event columns differ in length")
             trace = TileTrace(
-                item["schedule"], item["source"], item["sm_count"], item["tiles"],
-                tuple(TileEvent(*row) for row in zip(*columns, strict=True)), cluster_size=item["cluster_size"],
-                unit=item["unit"], end=item["end"], about=dict(item["about"]),
-                taken=tuple(SmWindow(sm, taken, math.inf if back is None else back)
-                            for sm, taken, back in item["taken"]))
+                item["schedule"],
+                item["source"],
+                item["sm_count"],
+                item["tiles"],
+                tuple(TileEvent(*row) for row in zip(*columns, strict=True)),
+                cluster_size=item["cluster_size"],
+                unit=item["unit"],
+                end=item["end"],
+                about=dict(item["about"]),
+                taken=tuple(
+                    SmWindow(sm, taken, math.inf if back is None else back) for sm, taken, back in item["taken"]
+                ),
+            )
         except (KeyError, TypeError) as error:
             raise TraceError(f"trace {index} is damaged: {type(error).__name__}: {error}") from error
         trace.check()

@@ -54,7 +54,7 @@ def test_request_behind_a_long_tile_is_free_and_behind_a_short_one_is_not():
         return simulate("clc", Tiles.constant(12, tile_us), Device(4), Costs(request_us=1.0)).makespan
 
     assert makespan(2.0) == 6.0
-    assert makespan(0.25) == 3.0      # each of three requests, the refusal among them, is waited for
+    assert makespan(0.25) == 3.0  # each of three requests, the refusal among them, is waited for
 
 
 def test_second_record_stage_keeps_a_slow_epilogue_from_delaying_requests():
@@ -78,7 +78,7 @@ def test_worker_on_a_wanted_sm_is_refused_and_its_tiles_go_to_others():
     trace = simulate("clc", Tiles.constant(16, 1.0), device)
     trace.check()
     on_taken = [event for event in trace.events if event.sm == 3]
-    assert max(event.start for event in on_taken) <= 2.0     # the tile already granted is finished, none after it
+    assert max(event.start for event in on_taken) <= 2.0  # the tile already granted is finished, none after it
     stubborn = simulate("clc", Tiles.constant(16, 1.0), device, Costs(clc_yields=False))
     assert sum(event.sm == 3 for event in stubborn.events) == 4
 
@@ -96,7 +96,7 @@ def test_clusters_are_launched_whole_within_a_gpc():
     odd = Device(8, cluster_size=2, gpc_sizes=(4, 4), taken=held(0, 4))
     whole = Device(8, cluster_size=2, gpc_sizes=(4, 4), taken=held(0, 1))
     tiles = Tiles.constant(12, 1.0)
-    assert simulate("clc", tiles, odd).makespan == 6.0       # three free SMs in each GPC hold one cluster
+    assert simulate("clc", tiles, odd).makespan == 6.0  # three free SMs in each GPC hold one cluster
     assert simulate("clc", tiles, whole).makespan == 4.0
     for event in simulate("clc", tiles, odd).events:
         assert event.sm not in (0, 4)
@@ -127,16 +127,19 @@ def test_launch_that_can_never_happen_is_an_error(schedule):
         simulate(schedule, Tiles.constant(5, 1.0), Device(4, taken=held(0, 1, 2, 3)))
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: Device(4, cluster_size=8), "does not fit a GPC"),
-    (lambda: Device(4, gpc_sizes=(2, 1)), "do not make 4 SMs"),
-    (lambda: Device(4, taken=held(4)), "beyond the 4 SMs"),
-    (lambda: Tiles((1.0,), ()), "1 mainloop times, 0 epilogue"),
-    (lambda: Tiles((math.nan,), (0.0,)), "finite"),
-    (lambda: Costs(record_stages=0), "at least 1"),
-    (lambda: simulate("stealing", Tiles.constant(1, 1.0), Device(1)), "none of nonpersistent, static"),
-    (lambda: SmWindow(0, 2.0, 1.0), "taken at 2.0 and given back at 1.0"),
-])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Device(4, cluster_size=8), "does not fit a GPC"),
+        (lambda: Device(4, gpc_sizes=(2, 1)), "do not make 4 SMs"),
+        (lambda: Device(4, taken=held(4)), "beyond the 4 SMs"),
+        (lambda: Tiles((1.0,), ()), "1 mainloop times, 0 epilogue"),
+        (lambda: Tiles((math.nan,), (0.0,)), "finite"),
+        (lambda: Costs(record_stages=0), "at least 1"),
+        (lambda: simulate("stealing", Tiles.constant(1, 1.0), Device(1)), "none of nonpersistent, static"),
+        (lambda: SmWindow(0, 2.0, 1.0), "taken at 2.0 and given back at 1.0"),
+    ],
+)
 def test_bad_input_is_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
@@ -156,9 +159,18 @@ def launches(draw):
         windows.append(SmWindow(sm, taken, taken + draw(st.floats(0.1, 30))))
     tiles = draw(st.lists(st.tuples(times, st.floats(0, 5)), max_size=60))
     device = Device(sms, size, gpcs, tuple(windows), draw(st.sampled_from([(), ((2, 1.3), (8, 1.0))])))
-    costs = Costs(draw(st.floats(0, 2)), draw(st.floats(0, 2)), draw(st.floats(0, 3)), draw(st.floats(0, 3)),
-                  draw(st.integers(1, 4)), draw(st.booleans()), draw(st.integers(1, 2)), draw(st.booleans()),
-                  draw(st.sampled_from([0.0, 0.3])), seed=draw(st.integers(0, 9)))
+    costs = Costs(
+        draw(st.floats(0, 2)),
+        draw(st.floats(0, 2)),
+        draw(st.floats(0, 3)),
+        draw(st.floats(0, 3)),
+        draw(st.integers(1, 4)),
+        draw(st.booleans()),
+        draw(st.integers(1, 2)),
+        draw(st.booleans()),
+        draw(st.sampled_from([0.0, 0.3])),
+        seed=draw(st.integers(0, 9)),
+    )
     return Tiles(tuple(t for t, _ in tiles), tuple(e for _, e in tiles)), device, costs
 
 
@@ -173,23 +185,28 @@ def test_every_tile_is_computed_once_and_no_bound_is_broken(launch, schedule):
         longest = max(m + e for m, e in zip(tiles.mainloop_us, tiles.epilogue_us, strict=True))
         area = sum(tiles.mainloop_us) / device.resident_clusters
         assert trace.makespan * fastest >= max(longest, area) - 1e-6
-    for window in device.taken:      # nothing starts there that was not launched before it was taken
-        late = [event for event in trace.events if event.sm == window.sm
-                and window.taken <= event.start < window.given_back]
+    for window in device.taken:  # nothing starts there that was not launched before it was taken
+        late = [
+            event for event in trace.events if event.sm == window.sm and window.taken <= event.start < window.given_back
+        ]
         early = {event.cluster for event in trace.events if event.sm == window.sm}
         launched = {cluster: min(e.start for e in trace.events if e.cluster == cluster) for cluster in early}
         slack = (costs.launch_us + costs.prologue_us + costs.request_us) + 1e-6
         assert all(launched[event.cluster] <= window.taken + slack for event in late)
     by_place = {}
-    for event in trace.events:       # one cluster at a time on an SM
+    for event in trace.events:  # one cluster at a time on an SM
         by_place.setdefault(event.sm, {}).setdefault(event.cluster, []).append(event)
     for clusters in by_place.values():
         spans = sorted((min(e.start for e in es), max(e.end for e in es)) for es in clusters.values())
         assert all(first[1] <= second[0] + 1e-6 for first, second in itertools.pairwise(spans))
 
 
-@given(tile_times=st.lists(times, min_size=1, max_size=60), sms=st.integers(1, 12), schedule=st.sampled_from(ASKING),
-       request_us=st.floats(0, 3))
+@given(
+    tile_times=st.lists(times, min_size=1, max_size=60),
+    sms=st.integers(1, 12),
+    schedule=st.sampled_from(ASKING),
+    request_us=st.floats(0, 3),
+)
 @settings(deadline=None)
 def test_asking_is_never_worse_than_the_list_scheduling_bound(tile_times, sms, schedule, request_us):
     """Graham's bound, with one tile claimed ahead and the longest a worker may wait for an answer."""

@@ -1,12 +1,12 @@
 """Timelines: the text, the picture, the file format and the command."""
 
-import argparse
 import json
 import math
 
 import numpy as np
 import pytest
 
+from jax_clc.cli import main as command_line
 from jax_clc.cli import timeline
 from jax_clc.schedule import trace as trace_format
 from jax_clc.schedule.model import Device, Tiles, simulate
@@ -22,10 +22,7 @@ def classic(schedule):
 
 
 def run(*arguments):
-    parser = argparse.ArgumentParser()
-    timeline.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["timeline", *arguments])
-    return args.main(args)
+    return command_line(["timeline", *arguments])
 
 
 def test_text_shows_the_gap_of_static_and_the_sm_that_is_taken():
@@ -35,7 +32,8 @@ def test_text_shows_the_gap_of_static_and_the_sm_that_is_taken():
         "SM 0 |000000000444444444888888888333333333777777777bbbbbbbbb",
         "SM 1 |111111111555555555999999999···························",
         "SM 2 |222222222666666666aaaaaaaaa···························",
-        "SM 3 |//////////////////////////////////////////////////////"]
+        "SM 3 |//////////////////////////////////////////////////////",
+    ]
     assert clc.splitlines()[1] == "SM 0 |000000000333333333666666666999999999"
     assert max(map(len, text.splitlines())) <= 60
 
@@ -68,15 +66,18 @@ def test_traces_survive_the_file(tmp_path):
     assert trace_format.load(tmp_path / "traces.json") == traces
 
 
-@pytest.mark.parametrize(("damage", "message"), [
-    (lambda d: d.update(format="other"), "not a file of tile traces"),
-    (lambda d: d.update(version=2), "version 2"),
-    (lambda d: d["traces"][0].pop("events"), "trace 0 is damaged"),
-    (lambda d: d["traces"][0]["events"]["sm"].pop(), "differ in length"),
-    (lambda d: d["traces"][0].update(schedule="magic"), "'magic' is none of"),
-    (lambda d: d["traces"][0].update(tiles=13), "tile 12, CTA 0: 0 times"),
-    (lambda d: d["traces"][0]["events"]["tile"].__setitem__(0, 5), "tile 5, CTA 0: 2 times"),
-])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: d.update(format="other"), "not a file of tile traces"),
+        (lambda d: d.update(version=2), "version 2"),
+        (lambda d: d["traces"][0].pop("events"), "trace 0 is damaged"),
+        (lambda d: d["traces"][0]["events"]["sm"].pop(), "differ in length"),
+        (lambda d: d["traces"][0].update(schedule="magic"), "'magic' is none of"),
+        (lambda d: d["traces"][0].update(tiles=13), "tile 12, CTA 0: 0 times"),
+        (lambda d: d["traces"][0]["events"]["tile"].__setitem__(0, 5), "tile 5, CTA 0: 2 times"),
+    ],
+)
 def test_damaged_files_are_named(tmp_path, damage, message):
     document = trace_format.to_json([classic("static")])
     damage(document)
@@ -95,8 +96,12 @@ def test_file_that_is_not_json_is_named(tmp_path):
 def buffer_of(trace, origin_ns=10**18):
     rows = np.full((trace.tiles, trace.cluster_size, 4), -1, np.int64)
     for event in trace.events:
-        rows[event.tile, event.cta] = (event.sm, event.cluster, origin_ns + round(event.start * 1000),
-                                       origin_ns + round(event.end * 1000))
+        rows[event.tile, event.cta] = (
+            event.sm,
+            event.cluster,
+            origin_ns + round(event.start * 1000),
+            origin_ns + round(event.end * 1000),
+        )
     return rows
 
 
@@ -105,7 +110,8 @@ def test_buffer_of_a_traced_kernel_gives_the_trace_that_was_recorded():
     read = trace_from_buffer(buffer_of(recorded), schedule="dynamic", sm_count=8)
     assert read.makespan == pytest.approx(recorded.makespan, abs=2e-3)
     assert {(e.tile, e.cta, e.sm, e.cluster) for e in read.events} == {
-        (e.tile, e.cta, e.sm, e.cluster) for e in recorded.events}
+        (e.tile, e.cta, e.sm, e.cluster) for e in recorded.events
+    }
 
 
 def test_tile_that_nobody_computed_is_named():
@@ -135,8 +141,21 @@ def test_command_draws_the_classic_example(capsys):
 
 def test_command_writes_traces_and_pictures_and_reads_traces_back(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
-    assert run("--tiles", "48", "--sms", "8", "--take", "5@2:9", "--png", str(tmp_path / "a.png"),
-               "--json", str(tmp_path / "a.json")) == 0
+    assert (
+        run(
+            "--tiles",
+            "48",
+            "--sms",
+            "8",
+            "--take",
+            "5@2:9",
+            "--png",
+            str(tmp_path / "a.png"),
+            "--json",
+            str(tmp_path / "a.json"),
+        )
+        == 0
+    )
     first = capsys.readouterr().out
     assert run("--device", str(tmp_path / "a.json"), "--png", str(tmp_path / "b.png"), "--colour", "worker") == 0
     assert capsys.readouterr().out == first
@@ -144,22 +163,30 @@ def test_command_writes_traces_and_pictures_and_reads_traces_back(tmp_path, caps
     assert (tmp_path / "b.png").stat().st_size > 10_000
 
 
-def test_windows_are_parsed_and_bad_ones_named():
+def test_windows_are_parsed_and_bad_ones_named(capsys):
     assert timeline.parse_windows(["3", "0-1@2:9.5", "4@1:", "none"]) == (
-        SmWindow(3), SmWindow(0, 2.0, 9.5), SmWindow(1, 2.0, 9.5), SmWindow(4, 1.0, math.inf))
-    with pytest.raises(SystemExit, match="'3@' is not"):
+        SmWindow(3),
+        SmWindow(0, 2.0, 9.5),
+        SmWindow(1, 2.0, 9.5),
+        SmWindow(4, 1.0, math.inf),
+    )
+    with pytest.raises(ValueError, match="'3@' is not"):
         timeline.parse_windows(["3@"])
+    assert run("--take", "3@") == 2
+    assert "'3@' is not" in capsys.readouterr().err
 
 
 def test_schedule_package_imports_neither_jax_nor_matplotlib():
     import subprocess
     import sys
-    code = ("import sys, importlib.util\n"
-            "from pathlib import Path\n"
-            "import types\n"
-            "package = types.ModuleType('jax_clc'); package.__path__ = [sys.argv[1]]; sys.modules['jax_clc'] = package\n"
-            "import jax_clc.schedule.model, jax_clc.schedule.choose, jax_clc.schedule.picture, "
-            "jax_clc.schedule.text_picture\n"
-            "assert not {'jax', 'matplotlib'} & set(sys.modules)\n")
+
+    code = (
+        "import sys, types\n"
+        "package = sys.modules['jax_clc'] = types.ModuleType('jax_clc')\n"
+        "package.__path__ = [sys.argv[1]]\n"
+        "import jax_clc.schedule.model, jax_clc.schedule.choose, jax_clc.schedule.picture, "
+        "jax_clc.schedule.text_picture\n"
+        "assert not {'jax', 'matplotlib'} & set(sys.modules)\n"
+    )
     package = str(__import__("pathlib").Path(trace_format.__file__).parents[1])
     subprocess.run([sys.executable, "-c", code, package], check=True)
