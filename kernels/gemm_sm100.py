@@ -73,13 +73,10 @@ class Kernel:
         self.work_shape = WorkPipelineShape(record_stages, self.cluster_size, readers)
         self.tensor_memory_columns = ACCUMULATORS * self.cta_tile[1]
         self.parameters: list[dict] = []
+        # What the manifest cannot see in the variant.
         self.facts = {
-            "threads": THREADS,
-            "dynamic_smem_bytes": 0,
             "tensor_memory_columns": self.tensor_memory_columns,
-            "ctas_per_sm": 1,
             "record_stages": record_stages if variant.schedule == "clc" else 0,
-            "scratch": {"counter_bytes": 0, "partial_bytes_per_element": 0, "zeroed_bytes": 0},
         }
 
     def check(self) -> None:
@@ -182,14 +179,10 @@ class Kernel:
         }  # fmt: skip
         sizes = (Int32(a.shape[0]), Int32(b.shape[0]), Int32(a.shape[1]), Int32(a.shape[2]))
         arguments = (infos["a"].atom, infos["b"].atom, infos["d"].atom, *sizes, raster_group, raster_along)
-        self.parameters = parameters.describe_parameters(self.kernel, arguments, infos)
-        self.facts["dynamic_smem_bytes"] = self.storage().size_in_bytes()
+        sharers = {"a": self.cluster[1], "b": self.cluster[0] // self.pair}
+        self.parameters = parameters.describe_parameters(self.kernel, arguments, infos, sharers)
         self.kernel(*arguments).launch(
-            grid=(1, 1, 1),
-            block=(THREADS, 1, 1),
-            cluster=(self.cluster_size, 1, 1),
-            smem=self.facts["dynamic_smem_bytes"],
-            stream=stream,
+            grid=(1, 1, 1), block=(THREADS, 1, 1), cluster=(self.cluster_size, 1, 1), stream=stream
         )
 
     @cute.kernel
