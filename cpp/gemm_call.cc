@@ -1,0 +1,428 @@
+// The core under both FFI handlers. Comments write "the kernel's terms" where a swapped kernel renames things.
+#include "gemm_call.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "tensor_map.h"
+
+namespace jax_clc {
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr int64_t kMaxGrid = std::numeric_limits<int32_t>::max();  // CTAs along x
+constexpr int64_t kMaxExtent = int64_t{1} << 62;
+
+// Products of sizes and strides are taken in 128 bits: three factors below 2^32 and an element size fit.
+using Wide = __int128;
+
+Wide CeilDiv(Wide a, Wide b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+ffi::TypeId GemmCall::id = {};
+
+// --- Instantiate ----------------------------------------------------------------------------------------------------
+
+ffi::ErrorOr<std::unique_ptr<GemmCall>> GemmCall::FromAttributes(const ffi::Dictionary& attributes) {
+  std::unique_ptr<GemmCall> call(new GemmCall);
+  if (ffi::Error error = call->ReadAttributes(attributes); error.failure()) return ffi::Unexpected(std::move(error));
+  for (const Choice& choice : call->choices_) {
+    if (ffi::Error error = call->CheckChoice(choice); error.failure()) return ffi::Unexpected(std::move(error));
+  }
+  return call;
+}
+
+ffi::Error GemmCall::ReadAttributes(const ffi::Dictionary& attributes) {
+  ffi::Error error;  // the first one
+  auto fail = [&](const std::string& what) {
+    if (error.success()) error = ffi::Error::InvalidArgument("jax_clc.gemm: " + what);
+  };
+  auto integer = [&](const char* name, int64_t low) -> int64_t {
+    auto value = attributes.get<int64_t>(name);
+    if (!value.has_value()) return fail(std::string("attribute ") + name + ": " + value.error().message()), low;
+    if (*value < low) fail(std::string("attribute ") + name + " is " + std::to_string(*value));
+    return *value;
+  };
+  auto integers = [&](const char* name, size_t count) -> std::vector<int64_t> {
+    auto value = attributes.get<ffi::Span<const int64_t>>(name);
+    if (!value.has_value()) {
+      fail(std::string("attribute ") + name + ": " + value.error().message());
+    } else if (value->size() != count) {
+      fail(std::string("attribute ") + name + " has " + std::to_string(value->size()) + " entries instead of " +
+           std::to_string(count));
+    } else {
+      for (int64_t entry : *value) {
+        if (entry < 0) fail(std::string("attribute ") + name + " holds " + std::to_string(entry));
+      }
+      return std::vector<int64_t>(value->begin(), value->end());
+    }
+    return std::vector<int64_t>(count, 0);
+  };
+  auto text = [&](const char* name) -> std::string_view {
+    auto value = attributes.get<std::string_view>(name);
+    if (!value.has_value()) return fail(std::string("attribute ") + name + ": " + value.error().message()), "";
+    return *value;
+  };
+
+  if (int64_t abi = integer("abi", 0); abi != kAbiVersion && error.success()) {
+    fail("the program was lowered for launcher ABI " + std::to_string(abi) + ", this jax_clc has ABI " +
+         std::to_string(kAbiVersion) + "; lower it again with this version");
+  }
+  if (error.failure()) return error;
+  sizes_ = {integer("l", 0), integer("m", 0), integer("n", 0), integer("k", 0)};
+  sm_limit_ = integer("sm_limit", 0);
+  for (Operand operand : {kA, kB, kD}) {
+    const std::string name = kOperandNames[operand];
+    const auto strides = integers((name + "_strides").c_str(), 2);
+    char major = 'n';  // D's
+    if (operand != kD) {
+      const std::string_view word = text((name + "_major").c_str());
+      if (word.size() != 1 || std::string_view(kOperandAxes[operand]).find(word) == std::string_view::npos) {
+        fail("attribute " + name + "_major is '" + std::string(word) + "'");
+      } else {
+        major = word[0];
+      }
+    }
+    layouts_[operand] = {major, strides[0], strides[1]};
+  }
+
+  std::vector<std::string> names;
+  std::string_view list = text("kernels");
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    names.emplace_back(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  if (names.empty()) fail("attribute kernels names no kernel");
+  const auto swapped = integers("swapped", names.size());
+  const auto raster_group = integers("raster_group", names.size());
+  const auto raster_along = integers("raster_along", names.size());
+  const auto split_k = integers("split_k", names.size());
+  for (size_t i = 0; i < names.size() && error.success(); ++i) {
+    Choice choice = {FindKernel(names[i]), nullptr, swapped[i] != 0, raster_group[i], raster_along[i],
+                     std::max<int64_t>(split_k[i], 1)};
+    // A program lowered elsewhere may name kernels of families that this package lacks.
+    if (choice.kernel != nullptr) choices_.push_back(std::move(choice));
+  }
+  if (choices_.empty()) {
+    std::string wanted;
+    for (const std::string& name : names) wanted += (wanted.empty() ? "" : ", ") + name;
+    fail("this installation has none of the kernels " + wanted + "; it has " + std::to_string(AllKernels().size()) +
+         " kernels. Lower the program again with this version of jax_clc, or rebuild the kernels with "
+         "`pip install .`");
+  }
+  for (Choice& choice : choices_) {
+    const KernelSpec& spec = choice.kernel->spec;
+    if (spec.elements) continue;
+    for (const std::shared_ptr<Kernel>& other : AllKernels()) {
+      const KernelSpec& o = other->spec;
+      if (o.elements && o.family == spec.family && o.dtypes == spec.dtypes && o.majors == spec.majors &&
+          o.counter_bytes == 0 && (sm_limit_ == 0 || o.grid_of_workers)) {
+        choice.any_alignment = other;
+        break;
+      }
+    }
+  }
+  return error;
+}
+
+ffi::Error GemmCall::CheckChoice(const Choice& choice) const {
+  const KernelSpec& spec = choice.kernel->spec;
+  for (Operand operand : {kA, kB, kD}) {
+    const char major = KernelAxis(choice, layouts_[CallOperand(choice, operand)].major);
+    if (spec.majors[operand] != major) {
+      return Fail(std::string("operand ") + kOperandNames[operand] + " of the kernel" +
+                      (choice.swapped ? " (swapped)" : "") + " must be " + spec.majors[operand] + "-major, the call's is " +
+                      major + "-major",
+                  choice.kernel.get());
+    }
+  }
+  if (choice.split_k > 1 && !spec.split_k) {
+    return Fail("split_k is " + std::to_string(choice.split_k) + ", the kernel cannot split", choice.kernel.get());
+  }
+  for (int64_t value : {sizes_.l, sizes_.m, sizes_.n, sizes_.k, choice.raster_group, choice.raster_along, choice.split_k}) {
+    if (value > std::numeric_limits<int32_t>::max()) {
+      return Fail(std::to_string(value) + " does not fit into the kernel's 32-bit sizes", choice.kernel.get());
+    }
+  }
+  return ffi::Error::Success();
+}
+
+// --- Prepare --------------------------------------------------------------------------------------------------------
+
+ffi::Error GemmCall::ChoiceFor(const Driver& driver, CUcontext context, const Choice** choice) const {
+  for (const Choice& candidate : choices_) {
+    if (candidate.kernel->Find(driver, context) != nullptr) return *choice = &candidate, ffi::Error::Success();
+  }
+  CUdevice device = 0;
+  int major = 0, minor = 0;
+  CUresult result = driver.CtxGetDevice(&device);
+  if (result == CUDA_SUCCESS) {
+    result = driver.DeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+  }
+  if (result == CUDA_SUCCESS) {
+    result = driver.DeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+  }
+  if (result != CUDA_SUCCESS) {
+    return Fail("asking for the compute capability failed with " + driver.Describe(result), nullptr,
+                ffi::ErrorCode::kInternal);
+  }
+  std::string offered;
+  for (const Choice& candidate : choices_) {
+    const KernelSpec& spec = candidate.kernel->spec;
+    if (spec.Serves({major, minor})) return *choice = &candidate, ffi::Error::Success();
+    offered += (offered.empty() ? "" : ", ") + spec.name + " (" + spec.family + ")";
+  }
+  return Fail("no kernel of this program runs on a device of compute capability " + std::to_string(major) + "." +
+                  std::to_string(minor) + "; it names " + offered,
+              nullptr, ffi::ErrorCode::kFailedPrecondition);
+}
+
+ffi::Error GemmCall::Prepare(const Driver& driver, CUcontext context) const {
+  if (sizes_.l == 0 || sizes_.m == 0 || sizes_.n == 0 || sizes_.k == 0) return ffi::Error::Success();
+  const Choice* choice = nullptr;
+  if (ffi::Error error = ChoiceFor(driver, context, &choice); error.failure()) return error;
+  const LoadedKernel* loaded = nullptr;
+  // The stand-in for unaligned buffers is loaded too: which kernel is needed is known only when it is too late to load.
+  if (choice->any_alignment != nullptr) {
+    if (ffi::Error error = choice->any_alignment->Load(driver, context, &loaded); error.failure()) return error;
+  }
+  return choice->kernel->Load(driver, context, &loaded);
+}
+
+// --- Execute --------------------------------------------------------------------------------------------------------
+
+struct GemmCall::Launch {
+  const Kernel* kernel;
+  const Choice* choice;
+  int64_t split_k;
+  Sizes sizes;                           // in the kernel's terms, as are the operands
+  std::array<OperandView, 3> operands;
+  Buffer scratch;
+};
+
+ffi::Error GemmCall::Execute(const Device& device, const std::array<Buffer, 4>& buffers) const {
+  const Driver& driver = *device.driver;
+  const Buffer& d = buffers[kD];
+  if (sizes_.l == 0 || sizes_.m == 0 || sizes_.n == 0) return ffi::Error::Success();
+  if (sizes_.k == 0) {
+    if (d.bytes == 0) return Fail("the result has no elements, the sizes say otherwise");
+    const CUresult result = driver.MemsetD8Async(reinterpret_cast<CUdeviceptr>(d.data), 0, d.bytes, device.stream);
+    if (result == CUDA_SUCCESS) return ffi::Error::Success();
+    return Fail("cuMemsetD8Async failed with " + driver.Describe(result), nullptr, ffi::ErrorCode::kInternal);
+  }
+
+  const Choice* choice = nullptr;
+  if (ffi::Error error = ChoiceFor(driver, device.context, &choice); error.failure()) return error;
+  const Kernel* kernel = choice->kernel.get();
+  if (ffi::Error error = CheckBuffers(kernel->spec, *choice, buffers); error.failure()) return error;
+
+  Launch launch = {kernel, choice, choice->split_k, KernelSizes(*choice), {}, buffers[kScratch]};
+  for (Operand operand : {kA, kB, kD}) {
+    const Operand source = CallOperand(*choice, operand);
+    const Layout& layout = layouts_[source];
+    launch.operands[operand] = {buffers[source].data, buffers[source].bytes,
+                                static_cast<int64_t>(ffi::ByteWidth(buffers[source].dtype)),
+                                KernelAxis(*choice, layout.major), layout.outer_stride, layout.batch_stride};
+  }
+  for (const ParamSpec& param : kernel->spec.params) {
+    if (param.kind != ParamSpec::kTensorMap) continue;
+    const OperandView& view = launch.operands[param.operand];
+    const std::string axes = kOperandAxes[param.operand];
+    const int64_t outer_size = launch.sizes.Of(axes[0] == view.major ? axes[1] : axes[0]);
+    if (TensorMapAligned(view, outer_size, launch.sizes.l)) continue;
+    if (choice->any_alignment == nullptr) {
+      char address[32];
+      std::snprintf(address, sizeof address, "%p", view.data);
+      return Fail("operand " + std::string(kOperandNames[CallOperand(*choice, param.operand)]) + " at " + address +
+                      " with strides of " + std::to_string(view.batch_stride * view.element_bytes) + " and " +
+                      std::to_string(view.outer_stride * view.element_bytes) +
+                      " bytes is not aligned to 16 bytes, as the copy engine needs, and no kernel of these dtypes and "
+                      "majors ships that loads without it",
+                  kernel);
+    }
+    launch.kernel = choice->any_alignment.get();
+    launch.split_k = 1;
+    break;
+  }
+
+  const LoadedKernel* loaded = launch.kernel->Find(driver, device.context);
+  if (loaded == nullptr) {  // the runtime has not called Prepare for this device
+    if (ffi::Error error = Prepare(driver, device.context); error.failure()) return error;
+    loaded = launch.kernel->Find(driver, device.context);
+  }
+  return Run(launch, device, *loaded);
+}
+
+ffi::Error GemmCall::CheckBuffers(const KernelSpec& spec, const Choice& choice,
+                                  const std::array<Buffer, 4>& buffers) const {
+  for (Operand operand : {kA, kB, kD}) {
+    const std::string name = kOperandNames[operand];
+    const Buffer& buffer = buffers[operand];
+    const ffi::DataType expected = spec.dtypes[CallOperand(choice, operand)];
+    if (buffer.dtype != expected) {
+      return Fail("operand " + name + " is " + DtypeName(buffer.dtype) + ", the kernel takes " + DtypeName(expected),
+                  choice.kernel.get());
+    }
+    const Layout& layout = layouts_[operand];
+    const char* axes = kOperandAxes[operand];
+    const char outer = axes[0] == layout.major ? axes[1] : axes[0];
+    const Wide reach = Wide(sizes_.l - 1) * layout.batch_stride + Wide(sizes_.Of(outer) - 1) * layout.outer_stride +
+                       sizes_.Of(layout.major);
+    const Wide bytes = reach * static_cast<int64_t>(ffi::ByteWidth(buffer.dtype));
+    if (bytes > buffer.bytes || bytes > kMaxExtent) {
+      return Fail("the strides of operand " + name + " (batch " + std::to_string(layout.batch_stride) + ", " + outer +
+                      " " + std::to_string(layout.outer_stride) + " elements) reach beyond its " +
+                      std::to_string(buffer.bytes) + " bytes",
+                  choice.kernel.get());
+    }
+    if (buffer.data == nullptr) return Fail("operand " + name + " has no memory", choice.kernel.get());
+  }
+  if (const int64_t needed = ScratchBytes(spec, choice); buffers[kScratch].bytes < needed) {
+    return Fail("scratch has " + std::to_string(buffers[kScratch].bytes) + " bytes, the kernel needs " +
+                    std::to_string(needed),
+                choice.kernel.get());
+  }
+  return ffi::Error::Success();
+}
+
+int64_t GemmCall::ScratchBytes(const KernelSpec& spec, const Choice& choice) const {
+  if (choice.split_k <= 1) return spec.counter_bytes;
+  const Sizes sizes = KernelSizes(choice);
+  const Wide elements = CeilDiv(sizes.m, spec.tile_m) * spec.tile_m * CeilDiv(sizes.n, spec.tile_n) * spec.tile_n;
+  const Wide bytes = spec.counter_bytes + elements * sizes.l * choice.split_k * spec.partial_bytes_per_element;
+  return static_cast<int64_t>(std::min<Wide>(bytes, kMaxExtent));
+}
+
+namespace {
+
+int64_t IntegerOf(Value value, const Sizes& sizes, const std::array<OperandView, 3>& operands, int64_t raster_group,
+                  int64_t raster_along, int64_t split_k) {
+  switch (value) {
+    case Value::kM: return sizes.m;
+    case Value::kN: return sizes.n;
+    case Value::kK: return sizes.k;
+    case Value::kL: return sizes.l;
+    case Value::kRasterGroup: return raster_group;
+    case Value::kRasterAlong: return raster_along;
+    case Value::kSplitK: return split_k;
+    case Value::kAOuter: return operands[kA].outer_stride;
+    case Value::kABatch: return operands[kA].batch_stride;
+    case Value::kBOuter: return operands[kB].outer_stride;
+    case Value::kBBatch: return operands[kB].batch_stride;
+    case Value::kDOuter: return operands[kD].outer_stride;
+    case Value::kDBatch: return operands[kD].batch_stride;
+  }
+  return 0;
+}
+
+}  // namespace
+
+ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const LoadedKernel& loaded) const {
+  const Driver& driver = *device.driver;
+  const KernelSpec& spec = launch.kernel->spec;
+
+  alignas(64) std::byte block[kMaxParamBytes] = {};
+  for (const ParamSpec& param : spec.params) {
+    std::byte* place = block + param.offset;
+    if (param.kind == ParamSpec::kTensorMap) {
+      CUtensorMap map;
+      std::string error;
+      if (!EncodeTensorMap(driver, param.tensor_map, launch.operands[param.operand], launch.sizes, &map, &error)) {
+        return Fail(std::string("tensor map of operand ") +
+                        kOperandNames[CallOperand(*launch.choice, param.operand)] + ": " + error,
+                    launch.kernel);
+      }
+      std::memcpy(place, &map, sizeof map);
+    } else if (param.kind == ParamSpec::kPointer) {
+      void* data = param.operand == kScratch ? launch.scratch.data : launch.operands[param.operand].data;
+      std::memcpy(place, &data, sizeof data);
+    } else {
+      for (Value value : param.values) {
+        const int64_t integer = IntegerOf(value, launch.sizes, launch.operands, launch.choice->raster_group,
+                                          launch.choice->raster_along, launch.split_k);
+        const int32_t narrow = static_cast<int32_t>(integer);  // its range was checked at Instantiate
+        const bool is_narrow = param.kind == ParamSpec::kInt32;
+        std::memcpy(place, is_narrow ? static_cast<const void*>(&narrow) : &integer, is_narrow ? 4 : 8);
+        place += is_narrow ? 4 : 8;
+      }
+    }
+  }
+
+  const Wide tiles = CeilDiv(launch.sizes.m, spec.tile_m) * CeilDiv(launch.sizes.n, spec.tile_n) * launch.sizes.l *
+                     launch.split_k;
+  const int64_t limit = sm_limit_ == 0 ? kMaxGrid : sm_limit_ / spec.cluster_size;  // clusters
+  if (limit < 1) {
+    return Fail("sm_limit is " + std::to_string(sm_limit_) + ", one cluster takes " + std::to_string(spec.cluster_size) +
+                    " SMs",
+                launch.kernel);
+  }
+  Wide clusters = tiles;
+  if (spec.grid_of_workers) {
+    clusters = std::min({tiles, Wide(loaded.max_active_clusters), Wide(limit)});
+  } else if (tiles > limit && sm_limit_ > 0) {
+    return Fail("sm_limit is " + std::to_string(sm_limit_) + ", and this schedule always fills the device", launch.kernel);
+  }
+  if (tiles > kMaxGrid || clusters * spec.cluster_size > kMaxGrid) {
+    return Fail("more tiles than a grid can have", launch.kernel);
+  }
+
+  if (spec.zeroed_bytes > 0) {
+    const CUresult result = driver.MemsetD8Async(reinterpret_cast<CUdeviceptr>(launch.scratch.data), 0,
+                                                 spec.zeroed_bytes, device.stream);
+    if (result != CUDA_SUCCESS) {
+      return Fail("cuMemsetD8Async failed with " + driver.Describe(result), launch.kernel, ffi::ErrorCode::kInternal);
+    }
+  }
+
+  CUlaunchAttribute cluster = {};
+  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  cluster.value.clusterDim = {static_cast<unsigned>(spec.cluster_size), 1, 1};
+  CUlaunchConfig config = {};
+  config.gridDimX = static_cast<unsigned>(clusters * spec.cluster_size), config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = spec.block[0], config.blockDimY = spec.block[1], config.blockDimZ = spec.block[2];
+  config.sharedMemBytes = spec.dynamic_smem_bytes;
+  config.hStream = device.stream;
+  config.attrs = &cluster, config.numAttrs = 1;
+  size_t param_bytes = spec.param_bytes;
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, block, CU_LAUNCH_PARAM_BUFFER_SIZE, &param_bytes,
+                   CU_LAUNCH_PARAM_END};
+  const CUresult result = driver.LaunchKernelEx(&config, loaded.function, nullptr, extra);
+  if (result == CUDA_SUCCESS) return ffi::Error::Success();
+  return Fail("cuLaunchKernelEx of " + std::to_string(config.gridDimX) + " CTAs in clusters of " +
+                  std::to_string(spec.cluster_size) + " failed with " + driver.Describe(result),
+              launch.kernel, ffi::ErrorCode::kInternal);
+}
+
+// --- A call in a kernel's terms --------------------------------------------------------------------------------------
+
+Operand GemmCall::CallOperand(const Choice& choice, Operand operand) {
+  if (!choice.swapped || operand == kD) return operand;
+  return operand == kA ? kB : kA;
+}
+
+char GemmCall::KernelAxis(const Choice& choice, char axis) {
+  if (!choice.swapped) return axis;
+  return axis == 'm' ? 'n' : axis == 'n' ? 'm' : axis;
+}
+
+Sizes GemmCall::KernelSizes(const Choice& choice) const {
+  return choice.swapped ? Sizes{sizes_.l, sizes_.n, sizes_.m, sizes_.k} : sizes_;
+}
+
+std::string GemmCall::Describe() const {
+  auto text = [](int64_t value) { return std::to_string(value); };
+  return "A[" + text(sizes_.l) + "," + text(sizes_.m) + "," + text(sizes_.k) + "] (" + layouts_[kA].major +
+         "-major) times B[" + text(sizes_.l) + "," + text(sizes_.k) + "," + text(sizes_.n) + "] (" +
+         layouts_[kB].major + "-major)";
+}
+
+ffi::Error GemmCall::Fail(const std::string& what, const Kernel* kernel, ffi::ErrorCode code) const {
+  return ffi::Error(code, "jax_clc.gemm: " + Describe() +
+                              (kernel ? ", kernel " + kernel->spec.name : std::string()) + ": " + what);
+}
+
+}  // namespace jax_clc

@@ -1,0 +1,76 @@
+// One GEMM call: its attributes checked, its kernel picked and loaded, its launch put on a stream.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda_driver.h"
+#include "kernel_library.h"
+#include "kernel_spec.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_clc {
+
+// Where a call runs. CUDA and emulated calls differ in nothing else.
+struct Device {
+  const Driver* driver;
+  CUcontext context;
+  CUstream stream;
+};
+
+// A buffer as XLA hands it over.
+struct Buffer {
+  void* data;
+  int64_t bytes;
+  xla::ffi::DataType dtype;
+};
+
+class GemmCall {
+ public:
+  // Reads and checks the attributes (docs/design.md, 7.2) and finds the kernels by name.
+  static xla::ffi::ErrorOr<std::unique_ptr<GemmCall>> FromAttributes(const xla::ffi::Dictionary& attributes);
+
+  // Loads the kernel for the device of `context`, which is current. Idempotent.
+  xla::ffi::Error Prepare(const Driver& driver, CUcontext context) const;
+
+  // Puts D = A B on the device's stream, whose context is current. Allocates nothing and waits for nothing.
+  xla::ffi::Error Execute(const Device& device, const std::array<Buffer, 4>& buffers) const;
+
+  static xla::ffi::TypeId id;  // XLA keeps the call as the state of its custom call
+
+ private:
+  struct Layout {
+    char major;
+    int64_t batch_stride, outer_stride;
+  };
+  struct Choice {
+    std::shared_ptr<Kernel> kernel;
+    std::shared_ptr<Kernel> any_alignment;  // same sum without the copy engine, or null
+    bool swapped;
+    int64_t raster_group, raster_along, split_k;
+  };
+  struct Launch;  // one launch in the kernel's own terms
+
+  xla::ffi::Error ReadAttributes(const xla::ffi::Dictionary& attributes);
+  xla::ffi::Error CheckChoice(const Choice& choice) const;
+  xla::ffi::Error CheckBuffers(const KernelSpec& spec, const Choice& choice, const std::array<Buffer, 4>& buffers) const;
+  xla::ffi::Error ChoiceFor(const Driver& driver, CUcontext context, const Choice** choice) const;
+  xla::ffi::Error Run(const Launch& launch, const Device& device, const LoadedKernel& loaded) const;
+  Sizes KernelSizes(const Choice& choice) const;
+  // The call's operand that the kernel sees as its `operand`, and the axis that the kernel calls by another name.
+  static Operand CallOperand(const Choice& choice, Operand operand);
+  static char KernelAxis(const Choice& choice, char axis);
+  int64_t ScratchBytes(const KernelSpec& spec, const Choice& choice) const;
+  std::string Describe() const;
+  xla::ffi::Error Fail(const std::string& what, const Kernel* kernel = nullptr,
+                       xla::ffi::ErrorCode code = xla::ffi::ErrorCode::kInvalidArgument) const;
+
+  Sizes sizes_;
+  std::array<Layout, 3> layouts_;
+  int64_t sm_limit_;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace jax_clc

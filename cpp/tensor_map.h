@@ -1,0 +1,29 @@
+// CUtensorMap encoding from a manifest entry and a buffer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cuda_driver.h"
+#include "kernel_spec.h"
+
+namespace jax_clc {
+
+// One operand of a call, in the kernel's terms. Strides are in elements; the major axis has stride 1.
+struct OperandView {
+  void* data = nullptr;
+  int64_t bytes = 0;  // of the buffer behind `data`
+  int64_t element_bytes = 0;
+  char major = 0;
+  int64_t outer_stride = 0;
+  int64_t batch_stride = 0;
+};
+
+// Whether the copy engine can address the operand: base and strides are multiples of 16 bytes, where they matter.
+bool TensorMapAligned(const OperandView& view, int64_t outer_size, int64_t batch);
+
+// Encodes the map into `map`. On failure returns false and says why in `*error`.
+bool EncodeTensorMap(const Driver& driver, const TensorMapSpec& spec, const OperandView& view, const Sizes& sizes,
+                     CUtensorMap* map, std::string* error);
+
+}  // namespace jax_clc

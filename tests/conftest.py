@@ -1,0 +1,36 @@
+"""Markers and fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU that kernels ship for")
+    config.addinivalue_line("markers", "emulated: runs kernels on the emulated device, many seconds each")
+
+
+def _gpu_reason() -> str | None:
+    """Why tests marked gpu cannot run here, None if they can. Asks JAX only if such a test was collected."""
+    import jax
+
+    try:
+        devices = jax.devices("gpu")
+    except RuntimeError as error:
+        return f"no GPU: {str(error).splitlines()[0]}"
+    capability = devices[0].compute_capability
+    return None if capability in ("9.0", "10.0", "10.3") else f"no kernels ship for compute capability {capability}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    gpu_items = [item for item in items if "gpu" in item.keywords]
+    if not gpu_items:
+        return
+    reason = _gpu_reason()
+    if reason is not None:
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason=reason))
