@@ -58,14 +58,16 @@ class WarpgroupStore(DeviceValues):
         self.store_source, self.store_target = cpasync.tma_partition(
             tensor_map, 0, cute.make_layout(1), cute.group_modes(slots, 0, 2), cute.group_modes(boxes, 0, 2)
         )
+        # The blocks of 16 columns that stmatrix stores four matrices from are the tiling for every dtype.
+        matrices = warp.StMatrix8x8x16bOp(d_is_m_major, 4)
+        tiling = cute.make_tiled_copy_C_atom(cute.make_copy_atom(matrices, cutlass.Float16), tiled_mma)
         if dtype.width == 16:
-            copy_atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(d_is_m_major, 4), dtype)
-            self.tiled_copy = cute.make_tiled_copy_S(copy_atom, cute.make_tiled_copy_C_atom(copy_atom, tiled_mma))
+            copy_atom = cute.make_copy_atom(matrices, dtype)
         else:
             # n-major: a thread holds two neighbours of a row; m-major: its elements lie apart.
             bits = dtype.width * (1 if d_is_m_major else 2)
             copy_atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=bits)
-            self.tiled_copy = cute.make_tiled_copy_C(copy_atom, tiled_mma)
+        self.tiled_copy = cute.make_tiled_copy_S(copy_atom, tiling)
         thread_copy = self.tiled_copy.get_slice(thread)
         self.slot_target = thread_copy.partition_D(slots)
         self.fragment_shape = cute.shape(thread_copy.partition_S(slots))[:3]

@@ -14,6 +14,7 @@ from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
 from cutlass.memory import SmemAllocator
 
 from kernels import epilogue
+from kernels.device_values import DeviceValues
 from kernels.load_pipeline import LoadPipeline
 from kernels.parameters import describe_parameters
 from kernels.tile_scheduler import SCHEDULERS, WorkGrid, cluster_rank
@@ -26,7 +27,41 @@ WARPGROUP_WARPS = 4
 DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, "float32": cutlass.Float32}
 STORE_SLOTS = 2  # staging slots of each consumer warpgroup: one is filled while the other is read
 EPILOGUE_BARRIER = 1  # named barriers: one for each consumer warpgroup
-TURN_BARRIER = 3  # named barriers of ping-pong: mainloop and epilogue, for each consumer warpgroup
+TURN_BARRIER = 3  # named barriers of ping-pong: one for each consumer warpgroup
+
+
+class Turns(DeviceValues):
+    """Ping-pong: which consumer warpgroup takes this tile, and when it may use the tensor cores.
+
+    The turns matter for more than speed. A stage's full barrier names its phase by parity alone, so a warpgroup may wait
+    for its tile's stages only when the other has seen all of the tile before filled.
+    """
+
+    FIELDS = ("warpgroup_index", "tile_of")
+
+    def __init__(self, warpgroup_index: Int32):
+        self.warpgroup_index = warpgroup_index
+        self.tile_of = Int32(0)  # the warpgroup that takes the present tile
+
+    def is_mine(self) -> Boolean:
+        return self.tile_of == self.warpgroup_index
+
+    def next_tile(self) -> None:
+        self.tile_of = 1 - self.tile_of
+
+    @cute.jit
+    def start(self):
+        """Warpgroup 1 opens the first turn of warpgroup 0."""
+        if self.warpgroup_index == 1:
+            self.pass_on()
+
+    def wait(self) -> None:
+        barrier = TURN_BARRIER + self.warpgroup_index
+        cute.arch.barrier(barrier_id=barrier, number_of_threads=2 * WARPGROUP_THREADS)
+
+    def pass_on(self) -> None:
+        barrier = TURN_BARRIER + 1 - self.warpgroup_index
+        cute.arch.barrier_arrive(barrier_id=barrier, number_of_threads=2 * WARPGROUP_THREADS)
 
 
 class Kernel:
@@ -208,17 +243,29 @@ class Kernel:
 
         next_slot = Int32(0)
         state = ring.consumer_state()
+        turns = Turns(warpgroup_index)
+        if cutlass.const_expr(self.variant.pingpong):
+            turns.start()
         work = scheduler.initial_work()
         while work.is_valid:
-            state = self.mainloop(tiled_mma, accumulator, operand_a, operand_b, ring, state, k_tiles)
-            first_row = (work.tile_m * self.split_m + part_m) * slot_rows
-            first_column = (work.tile_n * self.split_n + part_n) * slot_columns
-            next_slot = store.store(accumulator, first_row, first_column, work.batch, next_slot)
+            mine = True
+            if cutlass.const_expr(self.variant.pingpong):
+                mine = turns.is_mine()
+            if mine:
+                if cutlass.const_expr(self.variant.pingpong):
+                    turns.wait()
+                state = self.mainloop(tiled_mma, accumulator, operand_a, operand_b, ring, state, k_tiles, turns)
+                first_row = (work.tile_m * self.split_m + part_m) * slot_rows
+                first_column = (work.tile_n * self.split_n + part_n) * slot_columns
+                next_slot = store.store(accumulator, first_row, first_column, work.batch, next_slot)
+            else:
+                state.advance(k_tiles)
+            turns.next_tile()
             work = scheduler.fetch_next_work()
         store.finish()
 
     @cute.jit
-    def mainloop(self, tiled_mma, accumulator, operand_a, operand_b, ring: LoadPipeline, state, k_tiles):
+    def mainloop(self, tiled_mma, accumulator, operand_a, operand_b, ring: LoadPipeline, state, k_tiles, turns):
         """One tile: wgmma over all k tiles, one group in flight while the next is issued; returns the ring's state."""
         # The first k tile starts the sums itself (scale-d false): no zeros are written.
         tiled_mma.set(warpgroup.Field.ACCUMULATE, False)
@@ -235,6 +282,8 @@ class Kernel:
             ring.release(previous)
             previous = state.index
             state.advance()
+        if cutlass.const_expr(self.variant.pingpong):
+            turns.pass_on()
         warpgroup.wait_group(0)
         ring.release(previous)
         return state
