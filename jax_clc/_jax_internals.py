@@ -1,0 +1,88 @@
+"""Everything that jax_clc takes from JAX's private modules, in one place, with the reason for each.
+
+Checked on jax 0.9.1, 0.10.2, 0.11.2 and 0.12.0 by the test suite.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax._src import core, dispatch, sharding_impls
+from jax._src.interpreters import batching, mlir
+from jax._src.lax import lax as _lax
+from jax.extend.core import Primitive
+
+# `precision=None` means `jax_default_matmul_precision`; the names and pairs that users pass have one canonical form.
+canonicalize_precision = _lax.canonicalize_precision
+# `out_sharding` may be a PartitionSpec, meant for the mesh in context.
+canonicalize_sharding = sharding_impls.canonicalize_sharding
+# Batching an `out_sharding` needs the mesh axis of the vmapped axis, which only this registry's rules are given.
+fancy_primitive_batchers = batching.fancy_primitive_batchers
+get_sharding_for_vmap = batching.get_sharding_for_vmap
+
+
+def convert_element_type(x: Any, dtype: Any, weak_type: bool) -> jax.Array:
+    """`lax.convert_element_type` that can also give a weakly typed result, as `jnp.matmul` does for weak operands."""
+    return _lax._convert_element_type(x, dtype, weak_type)
+
+
+def require_devices_during_lowering(primitive: Primitive) -> None:
+    """Tells JAX that the primitive's lowering looks at the devices: it may contain `custom_partitioning`."""
+    dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+def match_varying_axes(a: Any, b: Any) -> tuple[Any, Any]:
+    """Brings operands inside `shard_map` to the same varying axes, as `lax.dot_general` does before it binds."""
+    insert = getattr(core, "auto_insert_reshard", None) or core.standard_insert_pvary
+    a, b = insert(a, b)
+    return a, b
+
+
+def has_partial_sums(x: Any) -> bool:
+    """Whether an explicit sharding marks the value as unreduced or reduced over a mesh axis."""
+    spec = getattr(getattr(core.typeof(x), "sharding", None), "spec", None)
+    return bool(getattr(spec, "unreduced", None)) or bool(getattr(spec, "reduced", None))
+
+
+def explicit_sharding(aval: Any) -> Any:
+    """The sharding that an abstract value carries on an explicit mesh, None where there is none."""
+    sharding = getattr(aval, "sharding", None)
+    return None if sharding is None or sharding.mesh.empty or not sharding.mesh._any_axis_explicit else sharding
+
+
+def cotangent_sharding(aval: Any) -> Any:
+    """The sharding that the cotangent of an operand must come in, None outside explicit meshes."""
+    return explicit_sharding(aval.to_ct_aval() if hasattr(aval, "to_ct_aval") else aval)
+
+
+def partitioned_over(module_context: Any) -> str | None:
+    """How XLA will split the program being lowered: `auto` (over a known mesh), `other` (some way unknown to us) or None.
+
+    Inside a `shard_map` over all its axes, or under `pmap`, the program already is one device's: None.
+    """
+    context = module_context.axis_context
+    if isinstance(context, sharding_impls.ShardingContext):
+        if context.num_devices == 1:
+            return None
+        known = context.abstract_mesh is not None and context.device_assignment is not None
+        return "auto" if known and not module_context.lowering_parameters.for_export else "other"
+    if isinstance(context, sharding_impls.SPMDAxisContext):
+        manual = set(context.manual_axes) == set(context.mesh.axis_names)
+        return None if manual or context.mesh.size == 1 else "other"
+    return None
+
+
+def lower_traced(function: Any, ctx: Any, *operands: Any, plain: bool = False) -> Any:
+    """Lowers a traceable function of one result in place. `plain`: with shapes and dtypes only, outside any mesh."""
+    if not plain:
+        return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
+    avals = [core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        return mlir.lower_fun(function, multiple_results=False)(ctx.replace(avals_in=avals), *operands)
+
+
+def pin_explicit_sharding(ctx: Any, results: Any) -> Any:
+    """Holds the result to the sharding in its type, as every primitive on an explicit mesh does."""
+    (aval,) = ctx.avals_out
+    return [mlir.lower_with_sharding_in_types(ctx, results[0], aval)]

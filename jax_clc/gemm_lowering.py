@@ -1,0 +1,196 @@
+"""Lowers `gemm_p`: to the custom call `jax_clc.gemm.v1` where a kernel serves, to `lax.dot_general` elsewhere.
+
+`plan_contraction` answers which; `_lower_for` writes the program: padding copies if the plan asks for them, the call with its
+scratch, and a slice of the result if its rows were padded.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.interpreters import mlir
+
+from jax_clc import _jax_internals as internals
+from jax_clc import emulation, partitioning
+from jax_clc.contraction import Contraction
+from jax_clc.gemm_primitive import gemm_p, reference
+from jax_clc.gemm_view import GemmView, MatrixView, NotAGemm, gemm_view
+from jax_clc.operand_source import see_through
+from jax_clc.options import GemmOptions
+from jax_clc.planning import GemmPlan, GemmProblem, planner
+from jax_clc.planning.device_model import DeviceModel
+
+TARGET = "jax_clc.gemm.v1"
+KERNEL_OPERAND_DTYPES = frozenset({"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8"})
+"""Operand dtypes that kernels are written for; which of them ship, the manifest says."""
+SERVED_ALGORITHMS = frozenset({
+    lax.DotAlgorithmPreset.DEFAULT, lax.DotAlgorithmPreset.BF16_BF16_F32, lax.DotAlgorithmPreset.F16_F16_F32,
+})  # fmt: skip
+
+
+def static_fallback_reason(a: Any, b: Any, precision: Any) -> str | None:
+    """Why no kernel can serve whatever the sizes are; None if one may. `a`, `b` have dtypes."""
+    for name, operand in (("a", a), ("b", b)):
+        if operand.dtype.name not in KERNEL_OPERAND_DTYPES:
+            return f"{name} is {operand.dtype.name}; kernels take {', '.join(sorted(KERNEL_OPERAND_DTYPES))}"
+    if isinstance(precision, lax.DotAlgorithmPreset | lax.DotAlgorithm):
+        served = precision in SERVED_ALGORITHMS
+    else:
+        served = precision is None or set(precision if isinstance(precision, tuple) else (precision,)) == {lax.Precision.DEFAULT}
+    return None if served else f"precision {precision} asks for more than one pass with 32-bit accumulation"
+
+
+def plan_contraction(
+    contraction: Contraction,
+    a: Any,
+    b: Any,
+    out_dtype: Any,
+    precision: Any,
+    options: GemmOptions,
+    devices: Sequence[DeviceModel] | None = None,
+) -> tuple[GemmPlan, GemmView | None]:
+    """The plan for operands with shapes and dtypes. The view is None where the contraction is not a GEMM.
+
+    Raises ValueError for a demanded schedule or kernel that cannot be honoured, listing those that fit.
+    """
+    reason = static_fallback_reason(a, b, precision)
+    try:
+        if 0 in (*a.shape, *b.shape):
+            raise NotAGemm(f"shapes {a.shape} and {b.shape}: an empty sum or result needs no kernel")
+        view = gemm_view(contraction, a.shape, b.shape)
+    except NotAGemm as error:
+        reason, view = reason or str(error), None
+    problem = _problem(contraction, view, a, b, out_dtype)
+    if reason is None:
+        request = dict(schedule=options.schedule, kernel=options.kernel, sm_limit=options.sm_limit, devices=devices)
+        try:
+            return planner.plan(problem, **request), view
+        except ValueError:
+            if options.demanded:
+                raise
+        return planner.plan(problem, **{**request, "schedule": "auto", "kernel": None}), view
+    if options.demanded and options.pinned:
+        asked = f"kernel={options.kernel!r}" if options.kernel is not None else f"schedule={options.schedule!r}"
+        raise ValueError(f"{asked} cannot be honoured for {problem}: {reason}. No kernel fits.")
+    return GemmPlan(problem, {}, reason), view
+
+
+def _problem(contraction: Contraction, view: GemmView | None, a: Any, b: Any, out_dtype: Any) -> GemmProblem:
+    if view is not None:
+        first, second = (b, a) if view.exchanged else (a, b)
+        return GemmProblem(
+            view.batch, view.m, view.n, view.k, first.dtype.name, second.dtype.name, np.dtype(out_dtype).name,
+            view.a.major, view.b.major, *(v.strides(view.batch) for v in (view.a, view.b, view.d)),
+        )  # fmt: skip
+    sizes = contraction.sizes(a.shape, b.shape)
+    of = lambda labels: math.prod(sizes[x] if isinstance(sizes[x], int) else 1 for x in labels)  # noqa: E731
+    batch, k = of(contraction.batch), of(contraction.contracted)
+    m, n = (of(x for x in labels if x in contraction.out and x not in contraction.batch) for labels in (contraction.a, contraction.b))
+    return GemmProblem(
+        batch, m, n, k, a.dtype.name, b.dtype.name, np.dtype(out_dtype).name, "k", "n", (m * k, k), (k * n, n), (m * n, n)
+    )
+
+
+def _lower_reference(ctx: Any, a: Any, b: Any, *, reason: str = "", **parameters: Any) -> Any:
+    if parameters["options"].strict:
+        (out,) = ctx.avals_out
+        shapes = " x ".join(f"{aval.dtype.name}{list(aval.shape)}" for aval in ctx.avals_in)
+        raise ValueError(
+            f"jax_clc: {parameters['contraction']} of {shapes} -> {out.dtype.name}{list(out.shape)} falls back to lax.dot_general, "
+            f"which strict mode forbids: {reason or 'kernels are for CUDA devices'}"
+        )
+    return internals.lower_traced(functools.partial(reference, **parameters), ctx, a, b)
+
+
+def _lower_for(ctx: Any, a: Any, b: Any, *, devices: Sequence[DeviceModel] | None, **parameters: Any) -> Any:
+    """One device's product for CUDA, or for the emulated device."""
+    (out_aval,) = ctx.avals_out
+    a_source, b_source, contraction = see_through(a, b, ctx.avals_in, parameters["contraction"])
+    plan, view = plan_contraction(
+        contraction, a_source, b_source, out_aval.dtype, parameters["precision"], parameters["options"], devices
+    )  # fmt: skip
+    if plan.fallback_reason is not None or view is None:
+        empty = 0 in (*a_source.shape, *b_source.shape)
+        options = parameters["options"] if not empty else GemmOptions()
+        return _lower_reference(ctx, a, b, reason=plan.fallback_reason, **{**parameters, "options": options})
+    program = _program(view, plan, out_aval)
+    inner = ctx.replace(avals_in=[a_source, b_source])
+    return internals.lower_traced(program, inner, a_source.value, b_source.value, plain=True)
+
+
+def _program(view: GemmView, plan: GemmPlan, out: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The product as a traceable function of the contraction's operands."""
+    laid = {name: _grown(getattr(view, name), plan.pads.get(name)) for name in "abd"}
+    strides = {f"{name}_strides": np.array(laid[name].strides(view.batch), np.int64) for name in "abd"}
+    attributes = {**plan.attributes(), **strides}
+    direct = laid["d"] == view.d and view.d.permutation is None
+    d_type = jax.ShapeDtypeStruct(out.shape if direct else laid["d"].shape, out.dtype)
+    scratch_type = jax.ShapeDtypeStruct((plan.scratch_bytes,), jnp.uint8)
+
+    def program(a: jax.Array, b: jax.Array) -> jax.Array:
+        first, second = (b, a) if view.exchanged else (a, b)
+        first, second = _lay_out(first, view.a, laid["a"]), _lay_out(second, view.b, laid["b"])
+        d, _ = jax.ffi.ffi_call(TARGET, (d_type, scratch_type), vmap_method="sequential")(first, second, **attributes)
+        if direct:
+            return d
+        d = lax.slice(d, (0,) * d.ndim, view.d.shape)
+        if view.d.permutation is None:
+            return d.reshape(out.shape)
+        source = [0] * len(out.shape)
+        for i, axis in enumerate(view.d.permutation):
+            source[axis] = out.shape[i]
+        return lax.transpose(d.reshape(source), view.d.permutation)
+
+    return program
+
+
+def _grown(view: MatrixView, row: int | None) -> MatrixView:
+    return view if row is None else view.with_rows_of(row)
+
+
+def _lay_out(operand: jax.Array, view: MatrixView, laid: MatrixView) -> jax.Array:
+    """The operand's buffer as the kernel gets it: transposed if it must be, with rows grown by zeros if they are too short."""
+    if view.permutation is not None:
+        operand = lax.transpose(operand, view.permutation)
+    if laid.shape == view.shape:
+        return operand
+    missing = [(0, new - old, 0) for old, new in zip(view.shape, laid.shape, strict=True)]
+    return lax.pad(operand.reshape(view.shape), np.zeros((), operand.dtype), missing)
+
+
+def _lower_cuda(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
+    return _lower_split(ctx, a, b, functools.partial(_lower_for, devices=None), **parameters)
+
+
+def _lower_cpu(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
+    target = emulation.current_target()
+    if target is None:
+        rule = functools.partial(_lower_reference, reason="a CPU runs kernels only inside jax_clc.emulated(...)")
+    else:
+        rule = functools.partial(_lower_for, devices=(target.model,))
+    return _lower_split(ctx, a, b, rule, **parameters)
+
+
+def _lower_split(ctx: Any, a: Any, b: Any, rule: Callable[..., Any], **parameters: Any) -> Any:
+    """Lowers with `rule` what is one device's program, and hands what XLA will split to the partitioning rule."""
+    split = internals.partitioned_over(ctx.module_context)
+    reason = static_fallback_reason(*ctx.avals_in, parameters["precision"])
+    if split is None:
+        return rule(ctx, a, b, **parameters)
+    if split == "auto" and reason is None:
+        results = internals.lower_traced(partitioning.partitioned(**parameters), ctx, a, b)
+        return internals.pin_explicit_sharding(ctx, results)
+    return _lower_reference(ctx, a, b, reason=reason or "XLA splits this program in a way no rule serves", **parameters)
+
+
+mlir.register_lowering(gemm_p, _lower_reference)
+mlir.register_lowering(gemm_p, _lower_cpu, platform="cpu")
+mlir.register_lowering(gemm_p, _lower_cuda, platform="cuda")
+internals.require_devices_during_lowering(gemm_p)

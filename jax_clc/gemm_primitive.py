@@ -1,0 +1,142 @@
+"""The primitive `gemm_p`: a contraction of two arrays, with its abstract value, derivatives and batching.
+
+Where it lowers to a kernel and where to `lax.dot_general` is decided in `gemm_lowering`; its type, errors and
+derivatives are those of `lax.dot_general` everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend.core import Primitive
+from jax.extend.core.primitives import dot_general_p, transpose_p
+from jax.interpreters import ad
+
+from jax_clc import _jax_internals as internals
+from jax_clc.contraction import Contraction
+from jax_clc.options import GemmOptions
+
+gemm_p = Primitive("gemm")
+"""Operands a, b. Parameters: `contraction`; `precision`, `preferred_element_type` as `lax.dot_general`; `out_dtype`, to
+which the sum is rounded (None: what `lax.dot_general` gives); `out_sharding` of the result; `options`."""
+
+
+def contract(
+    a: Any,
+    b: Any,
+    contraction: Contraction,
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_dtype: Any = None,
+    out_sharding: Any = None,
+    options: GemmOptions = GemmOptions(),  # noqa: B008 (frozen)
+) -> jax.Array:
+    """Binds the primitive, with `precision` and `out_sharding` in canonical form. Shapes and dtypes have been checked."""
+    parameters = dict(
+        contraction=contraction, precision=precision, preferred_element_type=preferred_element_type, out_dtype=out_dtype,
+        out_sharding=out_sharding,
+    )  # fmt: skip
+    a, b = internals.match_varying_axes(a, b)
+    unreduced = out_sharding is not None and getattr(out_sharding.spec, "unreduced", None)
+    if unreduced or internals.has_partial_sums(a) or internals.has_partial_sums(b):
+        return reference(a, b, **parameters)
+    return gemm_p.bind(a, b, options=options, **parameters)
+
+
+def reference(
+    a: Any,
+    b: Any,
+    *,
+    contraction: Contraction,
+    precision: Any,
+    preferred_element_type: Any,
+    out_dtype: Any,
+    out_sharding: Any,
+    options: GemmOptions | None = None,
+) -> jax.Array:
+    """The same product by `lax.dot_general`: what runs where no kernel does."""
+    del options
+    out = lax.dot_general(
+        a, b, contraction.dimension_numbers(), precision=precision, preferred_element_type=preferred_element_type,
+        out_sharding=_natural_sharding(out_sharding, contraction),
+    )  # fmt: skip
+    permutation = contraction.permutation()
+    if permutation != tuple(range(len(permutation))):
+        out = lax.transpose(out, permutation)
+    return out if out_dtype is None or out.dtype == out_dtype else lax.convert_element_type(out, out_dtype)
+
+
+def _natural_sharding(out_sharding: Any, contraction: Contraction) -> Any:
+    """The result's sharding in the axis order of `lax.dot_general`."""
+    if out_sharding is None:
+        return None
+    partitions = tuple(out_sharding.spec)
+    partitions += (None,) * (len(contraction.out) - len(partitions))
+    natural = [partitions[contraction.out.index(label)] for label in contraction.natural_out]
+    return out_sharding.update(spec=out_sharding.spec.update(partitions=tuple(natural)))
+
+
+@gemm_p.def_abstract_eval
+def _abstract_eval(
+    a: Any, b: Any, *, contraction: Contraction, precision: Any, preferred_element_type: Any, out_dtype: Any,
+    out_sharding: Any, options: GemmOptions,
+) -> Any:  # fmt: skip
+    del options
+    aval, _ = dot_general_p.abstract_eval(
+        a, b, dimension_numbers=contraction.dimension_numbers(), precision=precision,
+        preferred_element_type=preferred_element_type, out_sharding=_natural_sharding(out_sharding, contraction),
+    )  # fmt: skip
+    permutation = contraction.permutation()
+    if permutation != tuple(range(len(permutation))):
+        aval, _ = transpose_p.abstract_eval(aval, permutation=permutation)
+    return aval if out_dtype is None else aval.update(dtype=jax.numpy.dtype(out_dtype))
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(parameters: tuple[tuple[str, Any], ...]) -> Any:
+    return jax.jit(functools.partial(gemm_p.bind, **dict(parameters)))
+
+
+@gemm_p.def_impl
+def _eager(a: Any, b: Any, **parameters: Any) -> jax.Array:
+    return _compiled(tuple(sorted(parameters.items())))(a, b)
+
+
+def _transpose_a(cotangent: Any, a: Any, b: Any, *, contraction: Contraction, **parameters: Any) -> jax.Array:
+    return _backward(cotangent, b, contraction.wrt_a(), a.aval, **parameters)
+
+
+def _transpose_b(cotangent: Any, a: Any, b: Any, *, contraction: Contraction, **parameters: Any) -> jax.Array:
+    return _backward(a, cotangent, contraction.wrt_b(), b.aval, **parameters)
+
+
+def _backward(
+    a: Any, b: Any, contraction: Contraction, wanted: Any, *, precision: Any, preferred_element_type: Any, out_dtype: Any,
+    out_sharding: Any, options: GemmOptions,
+) -> jax.Array:  # fmt: skip
+    """The cotangent of an operand: computed as `lax` computes it, rounded once to the operand's dtype."""
+    del out_dtype, out_sharding
+    return contract(
+        a, b, contraction, precision=precision, preferred_element_type=preferred_element_type, out_dtype=wanted.dtype,
+        out_sharding=internals.cotangent_sharding(wanted), options=options.for_backward(),
+    )  # fmt: skip
+
+
+ad.defbilinear(gemm_p, _transpose_a, _transpose_b)
+
+
+def _batch(axis_data: Any, operands: Any, axes: Any, *, contraction: Contraction, out_sharding: Any, **parameters: Any) -> Any:
+    a, b = operands
+    if all(axis is None for axis in axes):  # JAX asks this registry even then
+        return contract(a, b, contraction, out_sharding=out_sharding, **parameters), None
+    contraction, position = contraction.batched(*axes)
+    if out_sharding is not None:
+        out_sharding = internals.get_sharding_for_vmap(axis_data, out_sharding, position)
+    return contract(a, b, contraction, out_sharding=out_sharding, **parameters), position
+
+
+internals.fancy_primitive_batchers[gemm_p] = _batch

@@ -1,0 +1,229 @@
+"""matmul, dot_general, einsum and plan: the calls of JAX of the same names, on jax_clc's kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core.primitives import dot_general_p
+
+from jax_clc import _jax_internals as internals
+from jax_clc import gemm_lowering
+from jax_clc.contraction import Contraction, DimensionNumbers
+from jax_clc.gemm_primitive import contract
+from jax_clc.options import GemmOptions
+from jax_clc.planning import GemmPlan
+
+__all__ = ["dot_general", "einsum", "matmul", "plan"]
+
+# float8 etc. need no entry: dtypes and shapes are checked by JAX's own rules, whose errors are raised unchanged.
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+    schedule: str = "auto",
+    kernel: str | None = None,
+    sm_limit: int | None = None,
+) -> jax.Array:
+    """`jnp.matmul` on jax_clc's kernels: same shapes, dtypes, broadcasting, shardings and errors.
+
+    Args:
+      a, b: arrays of shape (..., m, k) or (k,), and (..., k, n) or (k,), whose leading axes broadcast.
+      precision, preferred_element_type, out_sharding: as in `jnp.matmul`. A precision above the default falls back.
+      schedule: `auto`, `nonpersistent`, `static`, `dynamic` (Hopper) or `clc` (Blackwell).
+      kernel: the name of one kernel that ships (`jax_clc.kernels()`). Under differentiation it applies to the forward product only.
+      sm_limit: the most SMs the kernel may occupy.
+
+    Where no kernel serves, `lax.dot_general` runs; `jax_clc.plan` says why, and JAX_CLC_STRICT=1 makes it a ValueError.
+
+    Raises:
+      TypeError, ValueError: what `jnp.matmul` raises for these operands.
+      ValueError: a schedule or kernel that cannot be honoured, with those that fit.
+    """
+    return _matmul(
+        a, b, precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding,
+        options=GemmOptions.checked(schedule, kernel, sm_limit),
+    )  # fmt: skip
+
+
+def dot_general(
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: DimensionNumbers,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    *,
+    out_sharding: Any = None,
+    schedule: str = "auto",
+    kernel: str | None = None,
+    sm_limit: int | None = None,
+) -> jax.Array:
+    """`lax.dot_general` on jax_clc's kernels: a drop-in, e.g. for Flax's `dot_general=`. Options as in `matmul`."""
+    options = GemmOptions.checked(schedule, kernel, sm_limit)
+    return _dot_general(
+        lhs, rhs, dimension_numbers=_hashable(dimension_numbers), precision=precision,
+        preferred_element_type=preferred_element_type, out_sharding=out_sharding, options=options,
+    )  # fmt: skip
+
+
+def einsum(
+    subscripts: Any,
+    /,
+    *operands: Any,
+    optimize: Any = "auto",
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+    schedule: str = "auto",
+    kernel: str | None = None,
+    sm_limit: int | None = None,
+) -> jax.Array:
+    """`jnp.einsum` with every product of two operands on jax_clc's kernels. Options as in `matmul`."""
+    product = _EinsumProduct(GemmOptions.checked(schedule, kernel, sm_limit))
+    return jnp.einsum(
+        subscripts, *operands, optimize=optimize, precision=precision, preferred_element_type=preferred_element_type,
+        out_sharding=out_sharding, _dot_general=product,
+    )  # fmt: skip
+
+
+def plan(
+    a: Any,
+    b: Any,
+    *,
+    dimension_numbers: DimensionNumbers | None = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    schedule: str = "auto",
+    kernel: str | None = None,
+    sm_limit: int | None = None,
+    devices: Any = None,
+) -> GemmPlan:
+    """What `matmul(a, b)` does (or `dot_general`, given `dimension_numbers`): kernels, grid, predicted time, and why.
+
+    `a` and `b` are arrays or `jax.ShapeDtypeStruct`s; only shapes and dtypes are read. `devices` as in
+    `jax_clc.planning.plan`: by default one reference device for each GPU family. Errors as for the call itself.
+    """
+    options = GemmOptions.checked(schedule, kernel, sm_limit)
+    a, b = (x if isinstance(x, jax.ShapeDtypeStruct) else jax.eval_shape(jnp.asarray, x) for x in (a, b))
+    if dimension_numbers is None:
+        call = functools.partial(jnp.matmul, precision=precision, preferred_element_type=preferred_element_type)
+        out_dtype = jax.eval_shape(call, a, b).dtype
+        contraction, a_squeezed, b_squeezed = _matmul_contraction(a.shape, b.shape)
+        a, b = (
+            jax.ShapeDtypeStruct([size for i, size in enumerate(x.shape) if i not in squeezed], x.dtype)
+            for x, squeezed in ((a, a_squeezed), (b, b_squeezed))
+        )
+    else:
+        numbers = _hashable(dimension_numbers)
+        call = functools.partial(
+            jax.lax.dot_general, dimension_numbers=numbers, precision=precision, preferred_element_type=preferred_element_type
+        )
+        out_dtype = jax.eval_shape(call, a, b).dtype
+        contraction = Contraction.from_dimension_numbers(numbers, len(a.shape), len(b.shape))
+    canonical = internals.canonicalize_precision(precision)
+    return gemm_lowering.plan_contraction(contraction, a, b, out_dtype, canonical, options, devices)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _EinsumProduct:
+    """`dot_general` with options, as a value: `jnp.einsum` compiles once for equal ones."""
+
+    options: GemmOptions
+
+    def __call__(self, lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, precision: Any = None,
+                 preferred_element_type: Any = None, out_sharding: Any = None) -> jax.Array:  # fmt: skip
+        return _dot_general(
+            lhs, rhs, dimension_numbers=_hashable(dimension_numbers), precision=precision,
+            preferred_element_type=preferred_element_type, out_sharding=out_sharding, options=self.options,
+        )  # fmt: skip
+
+
+def _hashable(dimension_numbers: DimensionNumbers) -> Any:
+    """Dimension numbers as tuples; a lone integer stands for one axis, as in `lax.dot_general`."""
+    axes = lambda x: (int(x),) if not isinstance(x, Sequence) and jnp.ndim(x) == 0 else tuple(map(int, x))  # noqa: E731
+    (a_contracting, b_contracting), (a_batch, b_batch) = dimension_numbers
+    return (axes(a_contracting), axes(b_contracting)), (axes(a_batch), axes(b_batch))
+
+
+@functools.partial(
+    jax.jit, inline=True,
+    static_argnames=("dimension_numbers", "precision", "preferred_element_type", "out_sharding", "options"),
+)  # fmt: skip
+def _dot_general(lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any, preferred_element_type: Any,
+                 out_sharding: Any, options: GemmOptions) -> jax.Array:  # fmt: skip
+    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
+    out_sharding = internals.canonicalize_sharding(out_sharding, "dot_general")
+    precision = internals.canonicalize_precision(precision)
+    if preferred_element_type is not None:
+        preferred_element_type = jnp.zeros((), preferred_element_type).dtype
+    a, b = internals.match_varying_axes(lhs, rhs)
+    dot_general_p.abstract_eval(  # lax's own errors for operands that do not go together
+        jax.typeof(a), jax.typeof(b), dimension_numbers=dimension_numbers, precision=precision,
+        preferred_element_type=preferred_element_type, out_sharding=out_sharding,
+    )  # fmt: skip
+    contraction = Contraction.from_dimension_numbers(dimension_numbers, lhs.ndim, rhs.ndim)
+    _check_demands(contraction, lhs, rhs, preferred_element_type, precision, options)
+    return contract(
+        lhs, rhs, contraction, precision=precision, preferred_element_type=preferred_element_type,
+        out_sharding=out_sharding, options=options,
+    )  # fmt: skip
+
+
+@functools.partial(
+    jax.jit, inline=True, static_argnames=("precision", "preferred_element_type", "out_sharding", "options")
+)
+def _matmul(a: Any, b: Any, *, precision: Any, preferred_element_type: Any, out_sharding: Any, options: GemmOptions) -> jax.Array:
+    call = functools.partial(
+        jnp.matmul, precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding
+    )
+    expected = jax.eval_shape(call, a, b)  # JAX's own errors, and the type of the result
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    contraction, a_squeezed, b_squeezed = _matmul_contraction(a.shape, b.shape)
+    a, b = jax.lax.squeeze(a, a_squeezed), jax.lax.squeeze(b, b_squeezed)
+    precision = internals.canonicalize_precision(precision)
+    _check_demands(contraction, a, b, expected.dtype, precision, options)
+    out = contract(
+        a, b, contraction, precision=precision, preferred_element_type=expected.dtype,
+        out_sharding=None if out_sharding is None else expected.sharding, options=options,
+    )  # fmt: skip
+    return internals.convert_element_type(out, expected.dtype, expected.weak_type)
+
+
+def _matmul_contraction(a_shape: Sequence[int], b_shape: Sequence[int]) -> tuple[Contraction, tuple[int, ...], tuple[int, ...]]:
+    """`jnp.matmul`'s axes as a contraction, and the axes of size 1 that a and b lose first because they broadcast."""
+    m, k, n, first_batch = 0, 1, 2, 3
+    a_is_matrix, b_is_matrix = len(a_shape) > 1, len(b_shape) > 1
+    a_batch, b_batch = (list(shape[:-2]) for shape in (a_shape, b_shape))
+    rank = max(len(a_batch), len(b_batch))
+    labels: dict[str, list[int]] = {"a": [], "b": []}
+    squeezed: dict[str, list[int]] = {"a": [], "b": []}
+    for i in range(rank):
+        a_axis, b_axis = i - (rank - len(a_batch)), i - (rank - len(b_batch))
+        a_size, b_size = (batch[axis] if axis >= 0 else None for batch, axis in ((a_batch, a_axis), (b_batch, b_axis)))
+        for name, axis, size, other in (("a", a_axis, a_size, b_size), ("b", b_axis, b_size, a_size)):
+            if size is None:
+                continue
+            if size == 1 and other not in (None, 1):
+                squeezed[name].append(axis)
+            else:
+                labels[name].append(first_batch + i)
+    a_labels = (*labels["a"], *((m, k) if a_is_matrix else (k,)))
+    b_labels = (*labels["b"], *((k, n) if b_is_matrix else (k,)))
+    out = (*range(first_batch, first_batch + rank), *((m,) if a_is_matrix else ()), *((n,) if b_is_matrix else ()))
+    return Contraction(a_labels, b_labels, out)._renumbered(), tuple(squeezed["a"]), tuple(squeezed["b"])
+
+
+def _check_demands(contraction: Contraction, a: Any, b: Any, out_dtype: Any, precision: Any, options: GemmOptions) -> None:
+    """A pinned schedule or kernel that no GPU could honour is an error where it is written, on any platform."""
+    if options.pinned and 0 not in (*a.shape, *b.shape):
+        dtype = jnp.result_type(a, b) if out_dtype is None else out_dtype
+        gemm_lowering.plan_contraction(contraction, a, b, dtype, precision, options)

@@ -1,0 +1,41 @@
+"""What a caller may ask of a product beyond the product itself: schedule, kernel, SM limit, strictness."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+SCHEDULES = ("auto", "nonpersistent", "static", "dynamic", "clc")
+STRICT_VARIABLE = "JAX_CLC_STRICT"
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmOptions:
+    """Static requests of one call. `demanded`: one that cannot be honoured is an error rather than a wish."""
+
+    schedule: str = "auto"
+    kernel: str | None = None
+    sm_limit: int | None = None
+    strict: bool = False
+    demanded: bool = True
+
+    @classmethod
+    def checked(cls, schedule: str, kernel: str | None, sm_limit: int | None) -> GemmOptions:
+        """Raises ValueError for an unknown schedule or a limit that leaves no SM, TypeError for a wrong type."""
+        if schedule not in SCHEDULES:
+            raise ValueError(f"schedule={schedule!r} does not exist; choose from {', '.join(SCHEDULES)}")
+        if kernel is not None and not isinstance(kernel, str):
+            raise TypeError(f"kernel must be the name of a kernel or None, got {kernel!r}")
+        if sm_limit is not None and (not isinstance(sm_limit, int) or isinstance(sm_limit, bool)):
+            raise TypeError(f"sm_limit must be a number of SMs or None, got {sm_limit!r}")
+        if sm_limit is not None and sm_limit < 1:
+            raise ValueError(f"sm_limit={sm_limit} leaves no SM; give at least 1, or None for no limit")
+        return cls(schedule, kernel, sm_limit, os.environ.get(STRICT_VARIABLE, "0") not in ("", "0"))
+
+    @property
+    def pinned(self) -> bool:
+        return self.schedule != "auto" or self.kernel is not None
+
+    def for_backward(self) -> GemmOptions:
+        """For the products that differentiation adds: the kernel is the forward product's alone, the schedule a wish."""
+        return dataclasses.replace(self, kernel=None, demanded=False)
