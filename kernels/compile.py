@@ -23,7 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from kernels.variants import VARIANTS, Variant
+from kernels.variant import Variant
+from kernels.variants import VARIANTS
 
 ABI_VERSION = 1
 MANIFEST_FORMAT = 1
@@ -31,7 +32,7 @@ SOURCES = Path(__file__).parent
 MODULES = {"sm_90a": "kernels.gemm_sm90", "sm_100f": "kernels.gemm_sm100"}
 COMPUTE_CAPABILITIES = {"sm_90a": ["9.0"], "sm_100f": ["10.0", "10.3"]}
 MINIMUM_DRIVER = {"sm_90a": 12000, "sm_100f": 12090}  # CUDA versions, as cuDriverGetVersion counts them
-NOT_HASHED = {"variants.py", "compile.py", "__init__.py"}
+NOT_HASHED = {"variant.py", "variants.py", "variants_sm100.py", "compile.py", "__init__.py"}
 
 
 def make_kernel(variant: Variant):

@@ -24,7 +24,7 @@ from cutlass.utils import blackwell_helpers as sm100
 from kernels import barriers, parameters
 from kernels.tile_scheduler import WorkGrid, cluster_rank
 from kernels.tile_scheduler_sm100 import make_scheduler
-from kernels.variants import Variant
+from kernels.variant import Variant
 from kernels.work_pipeline import RECORD_BYTES, Ring, WorkPipeline, WorkPipelineShape
 
 WARP = 32

@@ -18,7 +18,7 @@ from kernels.device_values import DeviceValues
 from kernels.load_pipeline import LoadPipeline
 from kernels.parameters import describe_parameters
 from kernels.tile_scheduler import SCHEDULERS, WorkGrid, cluster_rank
-from kernels.variants import Variant
+from kernels.variant import Variant
 
 SHARED_MEMORY_BYTES = 232448  # what one CTA may take of an SM
 BARRIER_BYTES = 1024

@@ -1,0 +1,61 @@
+"""What one kernel is: the facts that it is compiled for, and the name made of them."""
+
+from dataclasses import dataclass
+
+SHORT_DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float32": "f32",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "int8": "s8",
+    "int32": "s32",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel to compile.
+
+    Attributes:
+      family: compile target, `sm_90a` or `sm_100f`.
+      dtypes: NumPy names of (a, b, accumulator, d).
+      majors: contiguous axes of a, b and d: `k` or `m`, `k` or `n`, `n` or `m`.
+      cta_tile: (m, n, k) elements that one CTA accumulates and takes in one stage.
+      cluster: (m, n) CTAs.
+      schedule: `nonpersistent`, `static`, `dynamic` or `clc`.
+      stages: load stages; 0 takes as many as fit in shared memory.
+      pingpong: two consumer warpgroups on a tile each, in turns, instead of both on one.
+      two_sm_mma: one MMA over the two CTAs of a pair (Blackwell).
+      split_k: k may be cut into `split_k` parts, summed in a fixed order.
+      operand_copies: `tma`, or `elements` for operands of any alignment.
+    """
+
+    family: str
+    dtypes: tuple[str, str, str, str]
+    majors: str
+    cta_tile: tuple[int, int, int]
+    cluster: tuple[int, int]
+    schedule: str
+    stages: int = 0
+    pingpong: bool = False
+    two_sm_mma: bool = False
+    split_k: bool = False
+    operand_copies: str = "tma"
+
+    def name(self, stages: int) -> str:
+        """The kernel's name, made of its facts."""
+        parts = [
+            self.family.rstrip("af").replace("_", ""),
+            *(SHORT_DTYPES[dtype] for dtype in self.dtypes),
+            self.majors,
+            "x".join(map(str, self.cta_tile)),
+            *(["2sm"] if self.two_sm_mma else []),
+            *(["pingpong"] if self.pingpong else []),
+            f"c{self.cluster[0]}x{self.cluster[1]}",
+            f"s{stages}",
+            *(["splitk"] if self.split_k else []),
+            *(["elements"] if self.operand_copies == "elements" else []),
+            self.schedule,
+        ]
+        return "_".join(parts)
