@@ -40,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser(command)
     parsed = parser.parse_args(arguments)
     if parsed.version:
-        from importlib.metadata import version
+        import jax_clc
 
-        print(version("jax_clc"))
+        print(jax_clc.__version__)
         return 0
     if parsed.command is None:
         parser.print_help()

@@ -1,0 +1,46 @@
+"""Exactness before timing: integer operands, compared for equality with the exact sums rounded once."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jax_clc.bench.operands import Product, integer_set, on_stored
+from jax_clc.planning import GemmProblem
+
+
+class Inexact(RuntimeError):
+    """A contestant's result differs from the exact one; the text says where and by how much."""
+
+
+def exact_result(problem: GemmProblem, a: jax.Array, b: jax.Array) -> jax.Array:
+    """The sums in float32, where the operands make them exact, rounded once to the output dtype."""
+
+    def product(x: jax.Array, y: jax.Array) -> jax.Array:
+        x, y = x.astype(jnp.float32), y.astype(jnp.float32)
+        return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST).astype(problem.out_dtype)
+
+    return jax.jit(on_stored(problem, product))(a, b)
+
+
+def poison(problem: GemmProblem) -> None:
+    """Leaves NaN in memory that the allocator hands out next, so that an element never written shows."""
+    shape = (problem.batch, problem.m, problem.n)
+    jax.block_until_ready([jnp.full(shape, jnp.nan, problem.out_dtype) for _ in range(2)])
+
+
+def check_exact(name: str, problem: GemmProblem, product: Product, seed: int = 1) -> None:
+    """Runs `product` (a jitted function of the stored operands) on integers. Raises Inexact unless every element is equal."""
+    a, b = integer_set(problem, seed)
+    expected = exact_result(problem, a, b)
+    poison(problem)
+    result = product(a, b)
+    if result.shape != expected.shape or result.dtype != expected.dtype:
+        raise Inexact(f"{name} on {problem}: gives {result.dtype}{result.shape}, not {expected.dtype}{expected.shape}")
+    wrong = int(jnp.sum(result != expected))
+    if wrong:
+        first = tuple(int(i) for i in jnp.argwhere(result != expected, size=1)[0])
+        raise Inexact(
+            f"{name} on {problem}: {wrong} of {result.size} elements differ; the first at {first}: "
+            f"{result[first]} instead of {expected[first]}"
+        )

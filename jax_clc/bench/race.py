@@ -1,0 +1,117 @@
+"""Contestants timed in turns, call by call on the same operands: the one timing core of the CLI and of benchmarks/."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jax_clc.bench.device_timer import Sample, Timer
+from jax_clc.bench.operands import Product
+
+MAX_CALLS_PER_SAMPLE = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How long to measure. A sample is a few calls in a row, so that launch gaps do not let the device cool down."""
+
+    samples: int = 15
+    sample_us: float = 2000.0
+    warmup_us: float = 20_000.0
+
+    @classmethod
+    def quick(cls) -> Effort:
+        return cls(samples=7, sample_us=500.0, warmup_us=3000.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """One contestant on one problem: microseconds per call, median and quartiles over the samples."""
+
+    median_us: float
+    q1_us: float
+    q3_us: float
+    wall_us: float
+    samples: int
+    calls_per_sample: int
+    activities: tuple[tuple[str, float], ...]
+    """(name, microseconds) of what one call puts on the device, in order, from the median sample; empty for wall time."""
+
+    def as_json(self) -> dict[str, Any]:
+        rounded = {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
+        return rounded | {"activities": [[name[:120], round(us, 3)] for name, us in self.activities]}
+
+
+def race(
+    contestants: Mapping[str, Product],
+    operand_sets: Sequence[tuple[jax.Array, ...]],
+    timer: Timer,
+    effort: Effort | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> dict[str, Timing]:
+    """Times jitted functions of one operand set against each other.
+
+    In every round each contestant runs one sample, and the order turns with the round, so that a change of clocks or
+    temperature meets all alike. Successive calls take successive operand sets. `progress` is told the share done.
+    """
+    effort = effort or Effort()
+    turn = {name: 0 for name in contestants}
+
+    def work(name: str, calls: int) -> Callable[[], None]:
+        def run() -> None:
+            product, result = contestants[name], None
+            for _ in range(calls):
+                result = product(*operand_sets[turn[name] % len(operand_sets)])
+                turn[name] += 1
+            jax.block_until_ready(result)
+
+        return run
+
+    estimates = {}
+    for name in contestants:
+        work(name, 2)()
+        start = time.perf_counter()
+        work(name, 3)()
+        estimates[name] = (time.perf_counter() - start) * 1e6 / 3
+    calls = max(1, min(MAX_CALLS_PER_SAMPLE, round(effort.sample_us / min(estimates.values()))))
+    for name in contestants:
+        work(name, max(1, min(MAX_CALLS_PER_SAMPLE, round(effort.warmup_us / estimates[name]))))()
+
+    names = list(contestants)
+    with timer.session() as session:
+        for turned in range(effort.samples):
+            for position in range(len(names)):
+                name = names[(position + turned) % len(names)]
+                session.sample(name, work(name, calls))
+            if progress:
+                progress((turned + 1) / effort.samples)
+    by_name: dict[str, list[Sample]] = {name: [] for name in names}
+    for sample in session.samples:
+        by_name[sample.key].append(sample)
+    return {name: summarise(samples, calls) for name, samples in by_name.items()}
+
+
+def summarise(samples: Sequence[Sample], calls: int) -> Timing:
+    """Median and quartiles per call, and what the median sample's first call did on the device."""
+    ordered = sorted(samples, key=lambda sample: sample.device_us)
+    times = [sample.device_us / calls for sample in ordered]
+    q1, median, q3 = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
+    activities = ordered[len(ordered) // 2].activities
+    per_call = activities[: len(activities) // calls]
+    return Timing(
+        median_us=median,
+        q1_us=q1,
+        q3_us=q3,
+        wall_us=statistics.median(sample.wall_us / calls for sample in samples),
+        samples=len(samples),
+        calls_per_sample=calls,
+        activities=tuple((a.name, (a.end_ns - a.start_ns) / 1e3) for a in per_call),
+    )
