@@ -232,6 +232,21 @@ class _Worker:
         return time
 
 
+@dataclass(frozen=True)
+class _Computed:
+    """A tile and who computed it when (virtual time)."""
+
+    tile: int
+    worker: _Worker
+    start: float
+    end: float
+    asked: float | None
+    answered: float | None
+
+    def times(self) -> tuple[float | None, ...]:
+        return self.start, self.end, self.asked, self.answered
+
+
 _EXIT, _REQUEST = 0, 1
 
 
@@ -244,7 +259,7 @@ class _Launch:
         self.draw = random.Random(costs.seed)
         self.next_cluster = self.next_tile = self.resident = 0
         self.heap: list[tuple[float, int, int, int, _Worker]] = []
-        self.events: list[tuple[float, float, int, _Worker]] = []
+        self.computed: list[_Computed] = []
         self.holders: Counter[int] = Counter()
         self.changes = deque(
             sorted(
@@ -311,7 +326,7 @@ class _Launch:
         if granted is None:
             self.push(worker.done, _EXIT, worker)
             return
-        self.compute(worker, granted, worker.answer)
+        self.compute(worker, granted, worker.answer, asked=True)
         records = len(worker.main_start) - (self.schedule == "clc")
         self.push(worker.next_request(self.costs, records), _REQUEST, worker)
 
@@ -331,10 +346,11 @@ class _Launch:
         self.next_cluster += 1
         return self.next_cluster - 1
 
-    def compute(self, worker: _Worker, tile: int, known: float) -> None:
+    def compute(self, worker: _Worker, tile: int, known: float, asked: bool = False) -> None:
         mainloop, epilogue = self.tiles.mainloop_us[tile], self.tiles.epilogue_us[tile]
         start, end = worker.compute(mainloop, epilogue, known, self.costs.accumulators)
-        self.events.append((start, end, tile, worker))
+        request = (self.clock.virtual, worker.answer) if asked else (None, None)
+        self.computed.append(_Computed(tile, worker, start, end, *request))
 
     def push(self, time: float, kind: int, worker: _Worker) -> None:
         # Of two requests at one instant the worker with fewer tiles asks first.
@@ -362,19 +378,24 @@ def simulate(
 
 
 def _trace(launch: _Launch) -> TileTrace:
-    device, events = launch.device, launch.events
-    times = sorted({time for start, end, *_ in events for time in (start, end)})
-    real = dict(zip(times, launch.clock.to_real(times), strict=True))
+    device = launch.device
+    virtual = {time for computed in launch.computed for time in computed.times() if time is not None}
+    times = sorted(virtual)
+    real: dict[float | None, float | None] = {None: None}
+    real.update(zip(times, launch.clock.to_real(times), strict=True))
+    events = []
+    for computed in sorted(launch.computed, key=lambda computed: (computed.start, computed.tile)):
+        start, end, asked, answered = (real[time] for time in computed.times())
+        assert start is not None and end is not None
+        for cta, sm in enumerate(computed.worker.sms):
+            request = (asked, answered) if cta == 0 else (None, None)
+            events.append(TileEvent(computed.tile, computed.worker.cluster, cta, sm, start, end, *request))
     return TileTrace(
         launch.schedule,
         "model",
         device.sm_count,
         len(launch.tiles),
-        tuple(
-            TileEvent(tile, worker.cluster, cta, sm, real[start], real[end])
-            for start, end, tile, worker in sorted(events, key=lambda event: event[:3])
-            for cta, sm in enumerate(worker.sms)
-        ),
+        tuple(events),
         cluster_size=device.cluster_size,
         end=launch.clock.real,
         taken=device.taken,

@@ -19,8 +19,8 @@ FORMAT = "jax_clc.tile_traces"
 VERSION = 1
 SCHEDULES = ("nonpersistent", "static", "dynamic", "clc")
 SOURCES = ("model", "emulated", "device")
-EVENT_FIELDS = ("tile", "cluster", "cta", "sm", "start", "end")
-BUFFER_WORDS = 4
+EVENT_FIELDS = ("tile", "cluster", "cta", "sm", "start", "end", "asked", "answered")
+BUFFER_WORDS = 6
 
 
 class TraceError(ValueError):
@@ -29,7 +29,11 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TileEvent:
-    """One CTA's work on one cluster tile. Times are in the trace's unit, counted from the start of the launch."""
+    """One CTA's work on one cluster tile. Times are in the trace's unit, counted from the start of the launch.
+
+    `asked` and `answered` are when the request that brought this tile was made, and when its record had been read; None
+    for a tile that needed none, and in all CTAs but the cluster's first.
+    """
 
     tile: int
     cluster: int
@@ -37,6 +41,8 @@ class TileEvent:
     sm: int
     start: float
     end: float
+    asked: float | None = None
+    answered: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +139,15 @@ def trace_from_buffer(
 ) -> TileTrace:
     """Reads what a traced kernel wrote.
 
-    `buffer` is int64[tiles, cluster_size, 4]: row [tile, cta] is written once, by one thread of the CTA that computed
-    that part of the cluster tile, and holds (`%smid`, linear index of the launched cluster, start, end), the times
-    from `%globaltimer` in ns. Start: the load warp takes the tile; end: the tile's last store has been issued.
-    The buffer is filled with -1 before the launch, so a tile nobody computed is seen. Tile and cluster
-    are linear indices before the raster. Times are counted from `launch_ns`, or from the first start.
+    `buffer` is int64[tiles, cluster_size, 6], cleared to zero before the launch. Row [tile, cta] is written once, by
+    the CTA that computed that part of the cluster tile, and holds
+
+        %smid, linear index of the launched cluster, start, end, asked, answered
+
+    with times from `%globaltimer` in ns. Start: the load warp takes the tile; end: the tile's last store has been
+    issued; asked, answered: by the scheduler warp of the first CTA, around the request that brought this tile, zero if
+    there was none. End is not zero, so a tile that nobody computed is seen. Tile and cluster are linear
+    indices before the raster. Times are counted from `launch_ns`, or from the first start.
     """
     rows = np.asarray(buffer)
     if rows.dtype != np.int64 or rows.ndim != 3 or rows.shape[2] != BUFFER_WORDS:
@@ -145,24 +155,28 @@ def trace_from_buffer(
             f"trace buffer must be int64[tiles, cluster_size, {BUFFER_WORDS}], "
             f"not {rows.dtype}[{', '.join(map(str, rows.shape))}]"
         )
-    missing = np.argwhere((rows < 0).any(axis=2))
+    missing = np.argwhere(rows[:, :, 3] == 0)
     if len(missing):
         raise TraceError(
             f"{len(missing)} rows of the trace were never written, first (tile, cta): "
             f"{[tuple(map(int, row)) for row in missing[:5]]}"
         )
     origin = int(rows[:, :, 2].min()) if launch_ns is None and rows.size else int(launch_ns or 0)
-    events = tuple(
-        TileEvent(tile, int(row[1]), cta, int(row[0]), (int(row[2]) - origin) / 1e3, (int(row[3]) - origin) / 1e3)
-        for tile in range(rows.shape[0])
-        for cta, row in enumerate(rows[tile])
-    )
+
+    def time(nanoseconds: int) -> float:
+        return (nanoseconds - origin) / 1e3
+
+    events = []
+    for tile, ctas in enumerate(rows.tolist()):
+        for cta, (sm, cluster, start, end, asked, answered) in enumerate(ctas):
+            request = (time(asked), time(answered)) if asked else (None, None)
+            events.append(TileEvent(tile, cluster, cta, sm, time(start), time(end), *request))
     trace = TileTrace(
         schedule,
         "device",
         sm_count,
         rows.shape[0],
-        events,
+        tuple(events),
         cluster_size=rows.shape[1],
         taken=taken,
         about=dict(about or {}),

@@ -9,7 +9,8 @@ import pytest
 from jax_clc.cli import main as command_line
 from jax_clc.cli import timeline
 from jax_clc.schedule import trace as trace_format
-from jax_clc.schedule.model import Device, Tiles, simulate
+from jax_clc.schedule.claims import claims
+from jax_clc.schedule.model import Costs, Device, Tiles, simulate
 from jax_clc.schedule.summary import utilisation
 from jax_clc.schedule.text_picture import text_timeline
 from jax_clc.schedule.trace import SmWindow, TileEvent, TileTrace, TraceError, trace_from_buffer
@@ -94,29 +95,32 @@ def test_file_that_is_not_json_is_named(tmp_path):
 
 
 def buffer_of(trace, origin_ns=10**18):
-    rows = np.full((trace.tiles, trace.cluster_size, 4), -1, np.int64)
+    rows = np.zeros((trace.tiles, trace.cluster_size, 6), np.int64)
     for event in trace.events:
         rows[event.tile, event.cta] = (
             event.sm,
             event.cluster,
             origin_ns + round(event.start * 1000),
             origin_ns + round(event.end * 1000),
+            origin_ns + round(event.asked * 1000) if event.asked is not None else 0,
+            origin_ns + round(event.answered * 1000) if event.answered is not None else 0,
         )
     return rows
 
 
 def test_buffer_of_a_traced_kernel_gives_the_trace_that_was_recorded():
-    recorded = simulate("dynamic", Tiles.drawn(30, 5.0, 0.2, seed=3), Device(8, 2))
-    read = trace_from_buffer(buffer_of(recorded), schedule="dynamic", sm_count=8)
+    recorded = simulate("dynamic", Tiles.drawn(30, 5.0, 0.2, seed=3), Device(8, 2), Costs(request_us=1.0))
+    read = trace_from_buffer(buffer_of(recorded), schedule="dynamic", sm_count=8, launch_ns=10**18)
     assert read.makespan == pytest.approx(recorded.makespan, abs=2e-3)
     assert {(e.tile, e.cta, e.sm, e.cluster) for e in read.events} == {
         (e.tile, e.cta, e.sm, e.cluster) for e in recorded.events
     }
+    assert claims(read).latency.longest == pytest.approx(1.0, abs=2e-3)
 
 
 def test_tile_that_nobody_computed_is_named():
     rows = buffer_of(classic("static"))
-    rows[7] = -1
+    rows[7] = 0
     with pytest.raises(TraceError, match=r"never written, first \(tile, cta\): \[\(7, 0\)\]"):
         trace_from_buffer(rows, schedule="static", sm_count=4)
 
