@@ -387,10 +387,15 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
   config.sharedMemBytes = spec.dynamic_smem_bytes;
   config.hStream = device.stream;
   config.attrs = &cluster, config.numAttrs = 1;
+  // The assembler may place the whole list behind a gap (48 bytes were seen, so that tensor maps come to lie at multiples
+  // of 64 in constant memory): so a GPU is given a pointer to each parameter. The emulator takes them packed.
   size_t param_bytes = spec.param_bytes;
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, block, CU_LAUNCH_PARAM_BUFFER_SIZE, &param_bytes,
-                   CU_LAUNCH_PARAM_END};
-  const CUresult result = driver.LaunchKernelEx(&config, loaded.function, nullptr, extra);
+  void* packed[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, block, CU_LAUNCH_PARAM_BUFFER_SIZE, &param_bytes,
+                    CU_LAUNCH_PARAM_END};
+  std::vector<void*> each;
+  for (const ParamSpec& param : spec.params) each.push_back(block + param.offset);
+  const CUresult result = driver.loads_by_name ? driver.LaunchKernelEx(&config, loaded.function, nullptr, packed)
+                                               : driver.LaunchKernelEx(&config, loaded.function, each.data(), nullptr);
   if (result == CUDA_SUCCESS) return ffi::Error::Success();
   return Fail("cuLaunchKernelEx of " + std::to_string(config.gridDimX) + " CTAs in clusters of " +
                   std::to_string(spec.cluster_size) + " failed with " + driver.Describe(result),

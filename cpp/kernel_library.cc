@@ -140,10 +140,13 @@ ffi::Error Kernel::ReadImage(std::string* image) const {
 
 ffi::Error Kernel::CheckParameters(const Driver& driver, CUfunction function) const {
   if (driver.FuncGetParamInfo == nullptr) return ffi::Error::Success();
+  size_t gap = 0;  // of the cubin's whole list before its first parameter, see GemmCall::Run
   for (size_t i = 0; i <= spec.params.size(); ++i) {
     size_t offset = 0, size = 0;
     const bool present = driver.FuncGetParamInfo(function, i, &offset, &size) == CUDA_SUCCESS;
     const bool expected = i < spec.params.size();
+    if (i == 0) gap = offset;
+    offset -= gap;
     if (present != expected) {
       return Fail("the manifest lists " + std::to_string(spec.params.size()) + " parameters, the cubin " +
                   spec.image_path + " has " + (present ? "more" : "only " + std::to_string(i)));
