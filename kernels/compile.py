@@ -5,6 +5,7 @@ imported. Results are cached by kernel sources, variant and toolchain, so that a
 """
 
 import argparse
+import ast
 import concurrent.futures
 import dataclasses
 import fnmatch
@@ -32,7 +33,6 @@ SOURCES = Path(__file__).parent
 MODULES = {"sm_90a": "kernels.gemm_sm90", "sm_100f": "kernels.gemm_sm100"}
 COMPUTE_CAPABILITIES = {"sm_90a": ["9.0"], "sm_100f": ["10.0", "10.3"]}
 MINIMUM_DRIVER = {"sm_90a": 12000, "sm_100f": 12090}  # CUDA versions, as cuDriverGetVersion counts them
-NOT_HASHED = {"variant.py", "variants.py", "variants_sm100.py", "compile.py", "__init__.py"}
 
 
 def make_kernel(variant: Variant):
@@ -59,14 +59,28 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jax_clc" / "kernels"
 
 
+def kernel_sources(module: str) -> list[Path]:
+    """The files of this package that `module` imports, directly or not, its own among them; lists of variants apart."""
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = SOURCES / (name.rpartition(".")[2] + ".py")
+        if name in found or not path.exists():
+            continue
+        found[name] = path
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+                waiting += [name for name in names if name.startswith("kernels.")]
+    return sorted(found.values())
+
+
 def cache_key(variant: Variant) -> str:
-    """Hash of all that a compiled kernel depends on: the sources of its family, the variant, the toolchain."""
-    own_module = MODULES[variant.family].rpartition(".")[2] + ".py"
-    other_modules = {module.rpartition(".")[2] + ".py" for module in MODULES.values()} - {own_module}
+    """Hash of all that a compiled kernel depends on: the sources of its module, the variant, the toolchain."""
     digest = hashlib.sha256()
-    for path in sorted(SOURCES.glob("*.py")):
-        if path.name not in NOT_HASHED | other_modules:
-            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in kernel_sources(MODULES[variant.family]):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     facts = [dataclasses.asdict(variant), toolchain(), ABI_VERSION, MINIMUM_DRIVER, COMPUTE_CAPABILITIES]
     digest.update(json.dumps(facts, sort_keys=True).encode())
     return digest.hexdigest()[:32]
