@@ -5,6 +5,7 @@ Checked on jax 0.9.1, 0.10.2, 0.11.2 and 0.12.0 by the test suite.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -54,6 +55,19 @@ def explicit_sharding(aval: Any) -> Any:
 def cotangent_sharding(aval: Any) -> Any:
     """The sharding that the cotangent of an operand must come in, None outside explicit meshes."""
     return explicit_sharding(aval.to_ct_aval() if hasattr(aval, "to_ct_aval") else aval)
+
+
+def partitions_over(sharding: Any, ndim: int, meshes: Sequence[Any]) -> tuple[Any, tuple[tuple[str, ...], ...]] | None:
+    """The first of `meshes` whose axes can say how XLA splits an array, and the axes of each dimension; None if none can."""
+    hlo_sharding = sharding._to_xla_hlo_sharding(ndim)
+    for mesh in meshes:
+        try:
+            (spec,) = sharding_impls.parse_flatten_op_sharding(hlo_sharding, mesh)
+        except (AssertionError, KeyError, NotImplementedError, StopIteration, ValueError):
+            continue  # JAX's parser knows shardings by whole axes of the mesh only, and fails in these ways on others
+        entries = (*spec, *(None,) * (ndim - len(spec)))
+        return mesh, tuple(() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in entries)
+    return None
 
 
 def partitioned_over(module_context: Any) -> str | None:

@@ -72,9 +72,9 @@ def reference(
 
 def _natural_sharding(out_sharding: Any, contraction: Contraction) -> Any:
     """The result's sharding in the axis order of `lax.dot_general`."""
-    if out_sharding is None:
-        return None
-    partitions = tuple(out_sharding.spec)
+    if out_sharding is None or contraction.natural_out == contraction.out:
+        return out_sharding
+    partitions = tuple(getattr(out_sharding.spec, "partitions", out_sharding.spec))
     partitions += (None,) * (len(contraction.out) - len(partitions))
     natural = [partitions[contraction.out.index(label)] for label in contraction.natural_out]
     return out_sharding.update(spec=out_sharding.spec.update(partitions=tuple(natural)))
