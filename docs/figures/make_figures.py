@@ -10,12 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from interference import HELD_SMS, MEASURED_US, predicted
-from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
@@ -43,7 +39,8 @@ def tiles_and_their_order() -> Figure:
             cluster_tile(i, tiles_m, tiles_n, panel_width, 0)[:2] for i in range(tiles_m * tiles_n)
         ],
     }
-    figure, axes = plt.subplots(1, 2, figsize=(10.4, 4.9), layout="constrained", facecolor=PAPER)
+    figure = picture.new_figure(10.4, 4.9)
+    axes = figure.subplots(1, 2)
     for axis, (title, order) in zip(axes, orders.items(), strict=True):
         for linear, (m, n) in enumerate(order):
             fill = ORDER(linear / (len(order) - 1))
@@ -109,7 +106,8 @@ def a_request_and_its_record() -> Figure:
     ends = sorted(event.end for event in trace.events)
     lanes = ["hardware", *(f"record stage {stage}" for stage in range(stages)), "load and MMA warps", "epilogue warps"]
     load_lane, epilogue_lane = len(lanes) - 2, len(lanes) - 1
-    figure, axis = plt.subplots(figsize=(10.8, 4.6), layout="constrained", facecolor=PAPER)
+    figure = picture.new_figure(10.8, 4.6)
+    axis = figure.subplots()
     for tile, (start, end) in enumerate(zip(starts, ends, strict=True)):
         colour, following = ORDER(tile / (count - 1)), ORDER(min(1.0, (tile + 1) / (count - 1)))
         refused = tile == count - 1
@@ -151,7 +149,8 @@ def a_request_and_its_record() -> Figure:
 
 def interference_h200() -> Figure:
     """Measured against predicted, other work on 0 to 66 of 132 SMs."""
-    figure, axes = plt.subplots(1, 2, figsize=(10.4, 3.8), layout="constrained", facecolor=PAPER, sharey=True)
+    figure = picture.new_figure(10.4, 3.8)
+    axes = figure.subplots(1, 2, sharey=True)
     for axis, schedule in zip(axes, ("static", "dynamic"), strict=True):
         colour = SCHEDULE_COLOURS[schedule]
         fair = [MEASURED_US[schedule][0] * 132 / (132 - held) for held in HELD_SMS]
@@ -181,7 +180,8 @@ def what_auto_takes() -> Figure:
         ("Blackwell, 74 workers", "sm_100f", ("nonpersistent", "static", "clc"), 74),
     )
     names = list(SCHEDULE_COLOURS)
-    figure, axes = plt.subplots(1, 2, figsize=(10.4, 3.9), layout="constrained", facecolor=PAPER, sharey=True)
+    figure = picture.new_figure(10.4, 3.9)
+    axes = figure.subplots(1, 2, sharey=True)
     for axis, (title, family, available, resident) in zip(axes, families, strict=True):
         grid = [
             [
@@ -243,7 +243,7 @@ def _bar(axis: Any, lane: int, start: float, length: float, colour: Any, text: s
         ha="center",
         va="center_baseline",
         fontsize=9,
-        color=picture.readable_on(matplotlib.colors.to_rgb(colour)),
+        color=picture.readable_on(to_rgb(colour)),
     )
 
 
@@ -273,9 +273,7 @@ def main(names: Sequence[str]) -> None:
     if unknown := set(names) - set(FIGURES):
         raise SystemExit(f"no picture {', '.join(sorted(unknown))}; there are {', '.join(FIGURES)}")
     for name in names or FIGURES:
-        figure = FIGURES[name]()
-        figure.savefig(FOLDER / f"{name}.png", dpi=DPI, facecolor=PAPER, metadata={"Software": None})
-        plt.close(figure)
+        picture.save_figure(FIGURES[name](), FOLDER / f"{name}.png", dpi=DPI)
         print(f"docs/figures/{name}.png")
 
 

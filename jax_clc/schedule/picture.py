@@ -1,7 +1,7 @@
 """Timelines as pictures: one row per SM, one box per tile, hatched where other work holds the SM.
 
-Needs matplotlib (extra `plot`), imported when a picture is drawn. The background is opaque, so that a picture reads
-the same on a light and on a dark page.
+Needs matplotlib (extra `plot`), imported when a picture is drawn; pyplot is left alone. The background is opaque, so
+that a picture reads the same on a light and on a dark page.
 """
 
 from __future__ import annotations
@@ -21,17 +21,8 @@ if TYPE_CHECKING:
 INK, FAINT, PAPER, IDLE, OTHER = "#1f2933", "#9aa5b1", "#ffffff", "#eef1f4", "#c3ccd5"
 ORDER_COLOURS = ("#22577a", "#38a3a5", "#80c878", "#f2c14e", "#f08a4b", "#c8553d")
 WORKER_COLOURS = (
-    "#4477aa",
-    "#ee8866",
-    "#44aa99",
-    "#ddaa33",
-    "#aa4499",
-    "#66aa44",
-    "#88ccee",
-    "#994455",
-    "#777777",
-    "#bbbb55",
-)
+    "#4477aa", "#ee8866", "#44aa99", "#ddaa33", "#aa4499", "#66aa44", "#88ccee", "#994455", "#777777", "#bbbb55",
+)  # fmt: skip
 LEGEND_THIN = "grey: held by other work    pale: free, but no tile under way    dashed: the last worker leaves"
 LEGEND = "\u25b8 a worker starts its first tile    hatched" + LEGEND_THIN.removeprefix("grey")
 STACKED_ROWS = 16  # with more SMs than this the panels stand side by side
@@ -45,15 +36,12 @@ def draw(traces: Sequence[TileTrace], *, title: str | None = None, colour: str =
         raise ValueError(f"colour {colour!r} is neither 'tile' nor 'worker'")
     if len({trace.unit for trace in traces}) > 1:
         raise ValueError("traces in different units do not fit on one time scale")
-    plt = _pyplot()
     rows = max(trace.sm_count for trace in traces)
     stacked = rows <= STACKED_ROWS
     panel = (9.2, 0.62 + 0.3 * rows) if stacked else (max(4.6, 12.0 / len(traces)), min(7.5, 2.0 + 0.045 * rows))
     shape = (len(traces), 1) if stacked else (1, len(traces))
-    size = (panel[0] * shape[1], panel[1] * shape[0] + (0.9 if title else 0.5))
-    figure, axes = plt.subplots(
-        *shape, figsize=size, squeeze=False, sharex=True, sharey=not stacked, facecolor=PAPER, layout="constrained"
-    )
+    figure = new_figure(panel[0] * shape[1], panel[1] * shape[0] + (0.9 if title else 0.5))
+    axes = figure.subplots(*shape, squeeze=False, sharex=True, sharey=not stacked)
     end = common_end(traces)
     for axis, trace in zip(axes.flat, traces, strict=True):
         _draw_panel(axis, trace, end, colour)
@@ -62,29 +50,30 @@ def draw(traces: Sequence[TileTrace], *, title: str | None = None, colour: str =
     figure.supxlabel(LEGEND if stacked else LEGEND_THIN, x=0.012, ha="left", color=INK, fontsize=8.5)
     if title:
         figure.suptitle(title, x=0.012, ha="left", color=INK, fontsize=12.5, fontweight="bold")
-    figure.get_layout_engine().set(h_pad=0.08, hspace=0.03)
+    figure.set_layout_engine("constrained", h_pad=0.08, hspace=0.03)
     return figure
 
 
 def save(
     traces: Sequence[TileTrace], path: str | Path, *, title: str | None = None, colour: str = "tile", dpi: int = 150
 ) -> None:
-    """Draws and writes one picture; the format follows the suffix. Equal traces give equal files."""
-    figure = draw(traces, title=title, colour=colour)
+    """Draws and writes one picture; the format follows the suffix."""
+    save_figure(draw(traces, title=title, colour=colour), path, dpi=dpi)
+
+
+def save_figure(figure: Figure, path: str | Path, *, dpi: int) -> None:
+    """Writes a figure; the same one gives the same file, without the name of the software in it."""
     metadata = {"Software": None} if Path(path).suffix == ".png" else None
     figure.savefig(path, dpi=dpi, facecolor=PAPER, metadata=metadata)
-    _pyplot().close(figure)
 
 
-def _pyplot() -> Any:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, inches, apart from pyplot's global state. Raises RuntimeError naming the extra to install."""
     try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError("pictures need matplotlib: pip install 'jax_clc[plot]'") from error
-    return plt
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RuntimeError("pictures need matplotlib: pip install 'jax_clc[plot]'") from None
+    return Figure(figsize=(width, height), facecolor=PAPER, layout="constrained")
 
 
 def _draw_panel(axis: Axes, trace: TileTrace, end: float, colour: str) -> None:
