@@ -126,7 +126,7 @@ ffi::Error Kernel::LoadUnderLock(const Driver& driver, LoadedKernel* loaded) {
 }
 
 ffi::Error Kernel::ReadImage(std::string* image) const {
-  const std::string rebuild = "; reinstall jax_clc, or rebuild its kernels with `python -m kernels.compile`";
+  const std::string rebuild = "; reinstall jax_clc (`pip install .` in the source folder)";
   std::ifstream file(spec.image_path, std::ios::binary);
   if (!file) return Fail("its cubin " + spec.image_path + " cannot be read" + rebuild);
   image->assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());

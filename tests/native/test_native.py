@@ -1,0 +1,181 @@
+"""jax_clc.native: registration, missing and damaged files, import without side effects."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fake_kernels import RecordingDevice, fake_entry
+
+from jax_clc import native as native_module
+from jax_clc.planning import catalog
+
+ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=300,
+        cwd=Path(sys.prefix),
+    )  # fmt: skip
+
+
+def write_manifest(folder: Path, *entries: dict, image: bytes = b"fake cubin") -> None:
+    for entry in entries:
+        (folder / entry["image"]).write_bytes(image)
+    (folder / "manifest.json").write_text(json.dumps({"format": 1, "kernels": list(entries)}))
+
+
+@pytest.fixture
+def manifest_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native) -> Path:
+    monkeypatch.setenv(catalog.CUBINS_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def gemm_under_jit(m: int = 100, n: int = 72, k: int = 64) -> tuple[jax.Array, jax.Array]:
+    attributes = dict(
+        abi=np.int64(1), l=np.int64(1), m=np.int64(m), n=np.int64(n), k=np.int64(k), a_major="k", b_major="k",
+        a_strides=np.array([m * k, k]), b_strides=np.array([n * k, k]), d_strides=np.array([m * n, n]), kernels="fake",
+        swapped=np.array([0]), raster_group=np.array([8]), raster_along=np.array([0]), split_k=np.array([1]),
+        sm_limit=np.int64(0),
+    )  # fmt: skip
+    results = (jax.ShapeDtypeStruct((m, n), jnp.bfloat16), jax.ShapeDtypeStruct((0,), jnp.uint8))
+    call = jax.jit(lambda a, b: jax.ffi.ffi_call(native_module.TARGET, results)(a, b, **attributes))
+    return call(jnp.ones((m, k), jnp.bfloat16), jnp.ones((n, k), jnp.bfloat16))
+
+
+def test_call_under_jit_reaches_the_emulated_device(manifest_folder):
+    write_manifest(manifest_folder, fake_entry())
+    native_module.register()
+    device = RecordingDevice()
+    native_module.set_emulator(device)
+    jax.block_until_ready(gemm_under_jit())
+    assert device.launched["grid"] == (2, 1, 1)
+    assert device.launched["buffers"]["d"][1] == 100 * 72 * 2
+
+
+def test_device_error_under_jit_is_raised_with_its_text(manifest_folder):
+    def fail(*arguments):
+        raise RuntimeError("reading memory nobody wrote")
+
+    write_manifest(manifest_folder, fake_entry())
+    native_module.register()
+    device = RecordingDevice()
+    device.launch = fail
+    native_module.set_emulator(device)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="(?s)kernel fake.*reading memory nobody wrote"):
+        jax.block_until_ready(gemm_under_jit(m=101))
+
+
+def test_registering_again_changes_nothing(manifest_folder):
+    write_manifest(manifest_folder, fake_entry())
+    for _ in range(3):
+        native_module.register()
+    native_module.set_emulator(RecordingDevice())
+    jax.block_until_ready(gemm_under_jit(m=102))
+
+
+def test_missing_manifest_names_the_file_and_how_to_rebuild(manifest_folder):
+    with pytest.raises(native_module.NativeError, match="pip install") as error:
+        native_module.register()
+    assert str(manifest_folder / "manifest.json") in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 99}', '{"format": 1, "kernels": [{"name": "x"}]}'])
+def test_damaged_manifest_names_the_file_and_how_to_rebuild(manifest_folder, text):
+    (manifest_folder / "manifest.json").write_text(text)
+    with pytest.raises(native_module.NativeError, match="ebuild") as error:
+        native_module.register()
+    assert str(manifest_folder / "manifest.json") in str(error.value)
+
+
+def test_manifest_of_another_abi_is_refused(manifest_folder):
+    entry = fake_entry()
+    entry["abi_version"] = 2
+    write_manifest(manifest_folder, entry)
+    with pytest.raises(native_module.NativeError, match="built for launcher ABI 2, this extension has ABI 1") as error:
+        native_module.register()
+    assert str(manifest_folder / "manifest.json") in str(error.value)
+
+
+def test_sha256_agrees_with_hashlib_at_every_block_boundary(native):
+    data = bytes(range(256)) * 2
+    for size in (*range(130), 511, 512):
+        assert native.sha256(data[:size]) == hashlib.sha256(data[:size]).hexdigest()
+
+
+def test_missing_extension_names_the_file_and_how_to_rebuild():
+    code = """
+import importlib, sys
+sys.modules["jax_clc._native"] = None
+from jax_clc import native
+try:
+    native.register()
+except native.NativeError as error:
+    assert "_native" in str(error) and "pip install" in str(error), error
+    print("named")
+"""
+    result = run_python(code)
+    assert result.stdout.strip() == "named", result.stderr
+
+
+def test_import_and_registration_open_no_cuda_library_and_start_no_backend():
+    code = """
+import jax
+import jax_clc
+from jax_clc import native
+try:
+    native.register()
+except native.NativeError as error:
+    assert "manifest" in str(error), error
+maps = open("/proc/self/maps").read()
+assert "libcuda" not in maps, maps
+from jax._src import xla_bridge
+assert not xla_bridge._backends, "a backend was started"
+print("clean")
+"""
+    result = run_python(code, JAX_PLATFORMS="")
+    assert result.stdout.strip() == "clean", result.stderr
+
+
+def test_works_after_fork_before_first_use():
+    code = """
+import os, warnings
+warnings.simplefilter("ignore")
+import jax_clc
+from jax_clc import native
+pid = os.fork()
+if pid == 0:
+    import jax.numpy as jnp
+    native.extension()
+    assert native.driver_version() is None or native.driver_version() > 0
+    assert float(jnp.ones((2, 2)).sum()) == 4.0
+    os._exit(0)
+_, status = os.waitpid(pid, 0)
+print("child", status)
+"""
+    result = run_python(code)
+    assert result.stdout.strip() == "child 0", result.stderr
+
+
+def test_import_adds_little_to_the_import_of_jax():
+    """Budget: 0.1 s. The best of three fresh processes, so that a busy machine does not decide."""
+    code = "import time, jax; t = time.perf_counter(); import jax_clc; print(time.perf_counter() - t)"
+    best = min(float(run_python(code).stdout) for _ in range(3))
+    assert best < 0.1, f"{best:.3f} s"
+
+
+def test_registration_with_a_full_manifest_is_quick(manifest_folder):
+    write_manifest(manifest_folder, *(fake_entry(f"fake{i}") for i in range(128)))
+    start = time.perf_counter()
+    native_module.register()
+    assert time.perf_counter() - start < 0.1
