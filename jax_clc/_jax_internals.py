@@ -5,6 +5,7 @@ Checked on jax 0.9.1, 0.10.2, 0.11.2 and 0.12.0 by the test suite.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,6 +71,11 @@ def partitions_over(sharding: Any, ndim: int, meshes: Sequence[Any]) -> tuple[An
     return None
 
 
+def for_export(module_context: Any) -> bool:
+    """Whether the program is lowered to be saved, for devices that need not be those of this process."""
+    return bool(module_context.lowering_parameters.for_export)
+
+
 def partitioned_over(module_context: Any) -> str | None:
     """How XLA will split the program being lowered: `auto` (over a known mesh), `other` (some way unknown to us) or None.
 
@@ -80,11 +86,17 @@ def partitioned_over(module_context: Any) -> str | None:
         if context.num_devices == 1:
             return None
         known = context.abstract_mesh is not None and context.device_assignment is not None
-        return "auto" if known and not module_context.lowering_parameters.for_export else "other"
+        return "auto" if known and not for_export(module_context) else "other"
     if isinstance(context, sharding_impls.SPMDAxisContext):
         manual = set(context.manual_axes) == set(context.mesh.axis_names)
         return None if manual or context.mesh.size == 1 else "other"
     return None
+
+
+def register_lowering(primitive: Primitive, rule: Any, platform: str | None = None) -> None:
+    """Registers a rule that is given the program around it: cached rules see their operands as mere arguments."""
+    flag = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
+    mlir.register_lowering(primitive, rule, platform=platform, **flag)
 
 
 def lower_traced(function: Any, ctx: Any, *operands: Any, plain: bool = False) -> Any:

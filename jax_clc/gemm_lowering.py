@@ -15,19 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.interpreters import mlir
 
 from jax_clc import _jax_internals as internals
-from jax_clc import emulation, partitioning
+from jax_clc import emulation, native, partitioning
 from jax_clc.contraction import Contraction
 from jax_clc.gemm_primitive import gemm_p, reference
 from jax_clc.gemm_view import GemmView, MatrixView, NotAGemm, gemm_view
 from jax_clc.operand_source import see_through
 from jax_clc.options import GemmOptions
 from jax_clc.planning import GemmPlan, GemmProblem, planner
+from jax_clc.planning.catalog import FAMILIES
 from jax_clc.planning.device_model import DeviceModel
 
-TARGET = "jax_clc.gemm.v1"
 KERNEL_OPERAND_DTYPES = frozenset({"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8"})
 """Operand dtypes that kernels are written for; which of them ship, the manifest says."""
 SERVED_ALGORITHMS = frozenset({
@@ -137,7 +136,7 @@ def _program(view: GemmView, plan: GemmPlan, out: Any) -> Callable[[jax.Array, j
     def program(a: jax.Array, b: jax.Array) -> jax.Array:
         first, second = (b, a) if view.exchanged else (a, b)
         first, second = _lay_out(first, view.a, laid["a"]), _lay_out(second, view.b, laid["b"])
-        d, _ = jax.ffi.ffi_call(TARGET, (d_type, scratch_type), vmap_method="sequential")(first, second, **attributes)
+        d, _ = jax.ffi.ffi_call(native.TARGET, (d_type, scratch_type), vmap_method="sequential")(first, second, **attributes)
         if direct:
             return d
         d = lax.slice(d, (0,) * d.ndim, view.d.shape)
@@ -165,8 +164,24 @@ def _lay_out(operand: jax.Array, view: MatrixView, laid: MatrixView) -> jax.Arra
     return lax.pad(operand.reshape(view.shape), np.zeros((), operand.dtype), missing)
 
 
+@functools.cache
+def _local_gpu() -> str | None:
+    """Compute capability of this process's GPU, made ready for our calls; None where JAX has no CUDA backend."""
+    try:
+        capability = jax.devices("cuda")[0].compute_capability
+    except RuntimeError:
+        return None
+    native.register()
+    return capability
+
+
 def _lower_cuda(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
-    return _lower_split(ctx, a, b, functools.partial(_lower_for, devices=None), **parameters)
+    gpu = None if internals.for_export(ctx.module_context) else _local_gpu()
+    if gpu is None or any(gpu in served for served in FAMILIES.values()):
+        rule = functools.partial(_lower_for, devices=None)
+    else:
+        rule = functools.partial(_lower_reference, reason=f"no kernels are built for compute capability {gpu}")
+    return _lower_split(ctx, a, b, rule, **parameters)
 
 
 def _lower_cpu(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
@@ -190,7 +205,8 @@ def _lower_split(ctx: Any, a: Any, b: Any, rule: Callable[..., Any], **parameter
     return _lower_reference(ctx, a, b, reason=reason or "XLA splits this program in a way no rule serves", **parameters)
 
 
-mlir.register_lowering(gemm_p, _lower_reference)
-mlir.register_lowering(gemm_p, _lower_cpu, platform="cpu")
-mlir.register_lowering(gemm_p, _lower_cuda, platform="cuda")
+# Not cacheable: a cached rule is lowered as a function of its own, where what made the operands is out of sight.
+internals.register_lowering(gemm_p, _lower_reference)
+internals.register_lowering(gemm_p, _lower_cpu, platform="cpu")
+internals.register_lowering(gemm_p, _lower_cuda, platform="cuda")
 internals.require_devices_during_lowering(gemm_p)

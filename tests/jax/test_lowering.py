@@ -1,0 +1,224 @@
+"""What a product lowers to for CUDA, seen on any machine: how many calls of which kernels, and that no operand is copied."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hlo import lowered
+
+from jax_clc.matmul import dot_general, einsum, matmul, plan
+
+sys.path.append(str(Path(__file__).parent.parent / "planning"))
+import synthetic_manifest  # noqa: E402
+
+COPIES = {"transpose", "pad", "reshape", "copy", "gather", "concatenate", "dynamic_slice", "slice", "dot_general"}
+
+
+@pytest.fixture(autouse=True)
+def kernels(tmp_path, monkeypatch):
+    wide = [synthetic_manifest.entry("sm_90a", "static", out="float32", majors=m) for m in ("knn", "mkn", "mnn", "kkm", "mnm")]
+    content = synthetic_manifest.entries() + wide
+    monkeypatch.setenv("JAX_CLC_CUBINS", str(synthetic_manifest.write(tmp_path, content)))
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+def struct(*shape, dtype=jnp.bfloat16):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _loss(call, a, b):
+    out = call(a, b)
+    return (out * out).astype(jnp.float32).sum()
+
+
+BATCHED = (((2,), (1,)), ((0,), (0,)))
+FORWARD = {
+    "matmul": (matmul, struct(256, 128), struct(128, 512)),
+    "matmul_batched": (matmul, struct(4, 256, 128), struct(4, 128, 512)),
+    "matmul_broadcast": (matmul, struct(4, 256, 128), struct(128, 512)),
+    "dot_general": (functools.partial(dot_general, dimension_numbers=BATCHED), struct(4, 256, 128), struct(4, 128, 64)),
+    "dot_general_k_first": (
+        functools.partial(dot_general, dimension_numbers=(((0,), (0,)), ((), ()))), struct(128, 256), struct(128, 64)
+    ),
+    "einsum_projection": (functools.partial(einsum, "bsd,dhe->bshe"), struct(2, 128, 64), struct(64, 8, 32)),
+    "einsum_projection_back": (functools.partial(einsum, "bshe,hed->bsd"), struct(2, 128, 8, 32), struct(8, 32, 64)),
+    "einsum_k_major_b": (functools.partial(einsum, "mk,nk->mn"), struct(256, 128), struct(64, 128)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_is_one_call_on_the_operands_as_they_lie(name) -> None:
+    call, a, b = FORWARD[name]
+    program = lowered(call, a, b)
+    assert len(program.calls) == 1
+    assert set(program.calls[0].operands) == {"%arg0", "%arg1"}
+    assert not COPIES & set(program.operations), program.text
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_backward_is_two_more_calls_and_no_copy(name) -> None:
+    call, a, b = FORWARD[name]
+    program = lowered(jax.grad(functools.partial(_loss, call), (0, 1)), a, b)
+    assert len(program.calls) == 3
+    assert not COPIES & set(program.operations), program.text
+    linear = lowered(jax.grad(lambda a, b: call(a, b).astype(jnp.float32).sum(), (0, 1)), a, b)
+    assert len(linear.calls) == 2, "the forward product is not needed for its own derivative"
+
+
+def test_backward_products_read_operands_by_other_majors() -> None:
+    _, a, b = FORWARD["matmul"]
+    forward, *backward = lowered(jax.grad(functools.partial(_loss, matmul), (0, 1)), a, b).calls
+    assert (forward["a_major"], forward["b_major"]) == ("k", "n")
+    assert sorted((c["a_major"], c["b_major"]) for c in backward) == [("k", "k"), ("m", "n")]
+
+
+def test_a_transposed_operand_is_read_as_it_lies() -> None:
+    program = lowered(lambda a, b: matmul(a.T, b), struct(128, 256), struct(128, 64))
+    (call,) = program.calls
+    assert call.operands == ("%arg0", "%arg1") and call["a_major"] == "m"
+
+
+def test_widened_operands_are_read_narrow() -> None:
+    def f(a, b):
+        return matmul(a.astype(jnp.float32), b.astype(jnp.float32))
+
+    (call,) = lowered(f, struct(128, 256), struct(256, 64)).calls
+    assert call.operands == ("%arg0", "%arg1")
+
+
+def test_gradient_of_a_32_bit_result_runs_on_16_bit_kernels() -> None:
+    def loss(a, b):
+        out = matmul(a, b, preferred_element_type=jnp.float32).astype(jnp.bfloat16)
+        return _loss(lambda x, y: x * y, out, out)
+
+    program = lowered(jax.grad(loss, (0, 1)), struct(128, 256), struct(256, 64))
+    assert len(program.calls) == 3 and "dot_general" not in program.operations
+
+
+@pytest.mark.parametrize(
+    ("in_axes", "out_axes", "a", "b", "sizes"),
+    [
+        ((0, None), 0, struct(3, 64, 128), struct(128, 256), (1, 192, 256, 128)),
+        ((None, 1), 1, struct(64, 128), struct(128, 3, 256), (1, 64, 768, 128)),
+        ((None, 0), 0, struct(64, 128), struct(3, 128, 256), (3, 64, 256, 128)),
+        ((0, 0), 0, struct(3, 64, 128), struct(3, 128, 256), (3, 64, 256, 128)),
+    ],
+)
+def test_a_vmapped_axis_folds_into_m_or_n_or_is_the_batch(in_axes, out_axes, a, b, sizes) -> None:
+    (call,) = lowered(jax.vmap(matmul, in_axes, out_axes), a, b).calls
+    assert tuple(int(call[name]) for name in "lmnk") == sizes
+    assert call.operands == ("%arg0", "%arg1")
+
+
+def test_an_operand_shared_by_all_batches_has_batch_stride_zero() -> None:
+    (call,) = lowered(jax.vmap(matmul, (None, 0)), struct(64, 128), struct(3, 128, 256)).calls
+    assert call["a_strides"].split(", ")[0] == "0"
+
+
+def test_unaligned_rows_are_padded_inside_the_program() -> None:
+    program = lowered(matmul, struct(256, 100), struct(100, 513))
+    (call,) = program.calls
+    assert (call["m"], call["n"], call["k"]) == ("256", "513", "100"), "sizes stay: the kernel reads no padding"
+    assert program.operations["pad"] == 2 and program.operations["slice"] == 1
+    assert call["a_strides"].split(", ")[1] == "104" and call["b_strides"].split(", ")[1] == "520"
+
+
+def test_an_element_copying_kernel_needs_no_padding() -> None:
+    (name,) = [k["name"] for k in synthetic_manifest.entries() if k["operand_copies"] == "elements" and "_knn_" in k["name"]]
+    program = lowered(functools.partial(matmul, kernel=name), struct(256, 100), struct(100, 513))
+    assert program.calls[0]["kernels"] == name and "pad" not in program.operations
+
+
+def test_a_program_holds_kernel_names_and_no_code() -> None:
+    program = lowered(matmul, struct(4096, 4096), struct(4096, 4096))
+    names = program.calls[0]["kernels"].split(",")
+    assert [name.split("_")[0] for name in names] == ["sm90", "sm100"]
+    assert len(program.text) < 3000
+
+
+@pytest.mark.parametrize("call", [functools.partial(matmul, precision="highest"), matmul])
+def test_what_has_no_kernel_is_lax(call) -> None:
+    dtype = jnp.bfloat16 if call is not matmul else jnp.float32
+    program = lowered(call, struct(64, 64, dtype=dtype), struct(64, 64, dtype=dtype))
+    assert not program.calls and program.operations["dot_general"] == 1
+
+
+@pytest.mark.parametrize(("a", "b"), [((4, 0), (0, 4)), ((0, 4), (4, 4)), ((3, 4, 0), (3, 0, 4)), ((0, 4, 8), (0, 8, 4))])
+def test_empty_products_call_no_kernel(a, b, monkeypatch) -> None:
+    monkeypatch.setenv("JAX_CLC_STRICT", "1")
+    assert not lowered(matmul, struct(*a), struct(*b)).calls
+
+
+def test_scan_and_while_call_the_kernel_from_their_bodies() -> None:
+    def loop(a, b):
+        return jax.lax.scan(lambda c, x: (c, matmul(x, b)), 0, a)[1]
+
+    assert len(lowered(loop, struct(5, 64, 128), struct(128, 256)).calls) == 1
+
+
+def test_strict_mode_forbids_every_fallback(monkeypatch) -> None:
+    monkeypatch.setenv("JAX_CLC_STRICT", "1")
+    lowered(matmul, struct(64, 64), struct(64, 64))
+    with pytest.raises(ValueError, match=r"strict mode forbids.*float32"):
+        lowered(matmul, struct(64, 64, dtype=jnp.float32), struct(64, 64, dtype=jnp.float32))
+    with pytest.raises(ValueError, match=r"bfloat16\[64,64\]|bfloat16\[64, 64\].*kernels"):
+        jax.jit(matmul)(jnp.ones((64, 64), jnp.bfloat16), jnp.ones((64, 64), jnp.bfloat16))
+
+
+def test_a_pinned_kernel_is_the_forward_products_alone() -> None:
+    a, b = struct(256, 128), struct(128, 512)
+    name = plan(a, b, schedule="nonpersistent").choices["sm_90a"].kernel
+    forward, *backward = lowered(jax.grad(functools.partial(_loss, functools.partial(matmul, kernel=name)), (0, 1)), a, b).calls
+    assert forward["kernels"] == name
+    assert all(name not in call["kernels"].split(",") for call in backward)
+
+
+def test_a_schedule_is_kept_in_the_backward_products_where_it_fits() -> None:
+    call = functools.partial(matmul, schedule="static")
+    program = lowered(jax.grad(functools.partial(_loss, call), (0, 1)), struct(256, 128), struct(128, 512))
+    assert all(name.endswith("_static") for c in program.calls for name in c["kernels"].split(","))
+
+
+@pytest.mark.parametrize("platform", ["cuda", "cpu"])
+def test_demands_that_cannot_be_honoured_are_errors_on_every_platform(platform) -> None:
+    a, b = struct(256, 128), struct(128, 512)
+    with pytest.raises(ValueError, match="does not exist; choose from auto, nonpersistent, static"):
+        lowered(functools.partial(matmul, schedule="greedy"), a, b, platform=platform)
+    with pytest.raises(ValueError, match=r"(?s)does not exist.*Kernels that fit: sm100_"):
+        lowered(functools.partial(matmul, kernel="sm90_none"), a, b, platform=platform)
+    with pytest.raises(ValueError, match=r"schedule='clc' cannot be honoured.*float32.*No kernel fits"):
+        lowered(functools.partial(matmul, schedule="clc"), struct(8, 8, dtype=jnp.float32), struct(8, 8), platform=platform)
+    with pytest.raises(ValueError, match="leaves no SM"):
+        lowered(functools.partial(matmul, sm_limit=0), a, b, platform=platform)
+
+
+def test_sm_limit_reaches_the_call_and_leaves_schedules_that_honour_it() -> None:
+    (call,) = lowered(functools.partial(matmul, sm_limit=8), struct(4096, 512), struct(512, 4096)).calls
+    assert call["sm_limit"] == "8"
+    assert all(name.endswith(("_static", "_dynamic")) for name in call["kernels"].split(","))
+
+
+def test_plan_tells_what_the_call_does() -> None:
+    a, b = struct(256, 128), struct(128, 512)
+    (call,) = lowered(matmul, a, b).calls
+    told = plan(a, b)
+    assert ",".join(choice.kernel for choice in told.choices.values()) == call["kernels"]
+    assert "float32" in plan(struct(8, 8, dtype=jnp.float32), struct(8, 8, dtype=jnp.float32)).fallback_reason
+    assert "precision" in plan(a, b, precision="highest").fallback_reason
+    numbers = (((0,), (0,)), ((), ()))
+    assert plan(struct(128, 256), struct(128, 64), dimension_numbers=numbers).problem.a_major == "m"
+    with pytest.raises(TypeError, match="contracting dimensions"):
+        plan(a, a)
+
+
+def test_operands_with_symbolic_sizes_fall_back() -> None:
+    (rows,) = jax.export.symbolic_shape("rows")
+    exported = jax.export.export(jax.jit(matmul), platforms=("cuda",))(struct(rows, 128), struct(128, 256))
+    assert "jax_clc.gemm" not in exported.mlir_module() and "dot_general" in exported.mlir_module()
