@@ -103,7 +103,7 @@ def _register_kernels() -> None:
             native.register_kernel(dict(kernel.entry), str(folder / kernel.entry["image"]))
         except (KeyError, ValueError) as error:
             raise NativeError(
-                f"jax_clc: the extension does not take an entry of {folder / 'manifest.json'}: {error}. {_HOW_TO_REBUILD}"
+                f"jax_clc: the extension refuses an entry of {folder / 'manifest.json'}: {error}. {_HOW_TO_REBUILD}"
             ) from error
     _kernels_registered = folder
 
