@@ -1,1 +1,1 @@
-"""Timing of products against peers in one process: checked first, interleaved, device time. Used by the CLI and benchmarks/."""
+"""Timing of products against peers in one process: checked first, interleaved, in device time."""

@@ -30,7 +30,7 @@ def poison(problem: GemmProblem) -> None:
 
 
 def check_exact(name: str, problem: GemmProblem, product: Product, seed: int = 1) -> None:
-    """Runs `product` (a jitted function of the stored operands) on integers. Raises Inexact unless every element is equal."""
+    """Runs a jitted function of the stored operands on integers. Raises Inexact unless every element is equal."""
     a, b = integer_set(problem, seed)
     expected = exact_result(problem, a, b)
     poison(problem)

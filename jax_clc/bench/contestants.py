@@ -28,7 +28,7 @@ def ours(problem: GemmProblem, **request: Any) -> Product:
 
     made, family = plan(problem, **request), running_family()
     if made.fallback_reason is not None or (family is not None and family not in made.choices):
-        raise NotApplicable(made.fallback_reason or made.unserved.get(family, "no kernel"))
+        raise NotApplicable(made.fallback_reason or made.unserved.get(str(family), "no kernel"))
     product = functools.partial(jax_clc.matmul, preferred_element_type=problem.out_dtype, **request)
     return jax.jit(on_stored(problem, product))
 

@@ -44,7 +44,7 @@ class Activity:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One timed piece of work. `device_us` is the sum of `activities`, or the wall time where there is no device clock."""
+    """One timed piece of work. `device_us` is the sum of `activities`, or the wall time without a device clock."""
 
     key: str
     device_us: float
@@ -91,7 +91,7 @@ class _WallSession:
 
 
 class CuptiTimer:
-    """CUPTI's activity records. One per process: CUPTI has one pair of buffer callbacks. Raises TimerError without CUPTI."""
+    """CUPTI's activity records. One per process, as CUPTI has one pair of callbacks. TimerError without CUPTI."""
 
     name = "cupti"
 
@@ -110,6 +110,9 @@ class CuptiTimer:
         # Kept: CUPTI calls them as long as the process lives.
         self._callbacks = (request(self._on_request), complete(self._on_complete))
         self._call("cuptiActivityRegisterCallbacks", *self._callbacks)
+        # For good: enabling may wait for the device, and a session must be able to begin while other work holds SMs.
+        for kind in KIND_NAMES:
+            self._call("cuptiActivityEnable", ctypes.c_int(kind))
 
     def now_ns(self) -> int:
         """The clock that activity records are on."""
@@ -120,14 +123,8 @@ class CuptiTimer:
     @contextmanager
     def session(self) -> Iterator[Session]:
         session = _CuptiSession(self)
-        for kind in KIND_NAMES:
-            self._call("cuptiActivityEnable", ctypes.c_int(kind))
-        try:
-            yield session
-        finally:
-            self._call("cuptiActivityFlushAll", ctypes.c_uint32(FLUSH_FORCED))
-            for kind in KIND_NAMES:
-                self._call("cuptiActivityDisable", ctypes.c_int(kind))
+        yield session
+        self._call("cuptiActivityFlushAll", ctypes.c_uint32(FLUSH_FORCED))
         session.attribute(self._take())
 
     def _call(self, function: str, *arguments: object) -> None:
@@ -197,7 +194,7 @@ class _CuptiSession:
 
 
 def attribute(marks: list[tuple[str, int, int]], activities: list[Activity]) -> list[Sample]:
-    """One sample for each (key, start, end) mark, in nanoseconds; marks do not overlap, activities are sorted by start."""
+    """One sample for each (key, start, end) mark, in nanoseconds. Marks are disjoint; activities sorted by start."""
     samples, position = [], 0
     for key, start, end in marks:
         while position < len(activities) and activities[position].start_ns < start - CLOCK_SLACK_NS:

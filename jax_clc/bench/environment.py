@@ -7,6 +7,8 @@ import platform
 from importlib import metadata
 from typing import Any
 
+PACKAGES = ("jax", "jaxlib", "jax_clc", "jax-cuda13-plugin", "jax-cuda12-plugin")
+
 
 def environment(timer_name: str) -> dict[str, Any]:
     """Device, driver and versions, as plain data. Opens JAX's backend."""
@@ -14,7 +16,7 @@ def environment(timer_name: str) -> dict[str, Any]:
 
     device = jax.devices()[0]
     found: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "device": device.device_kind,
         "platform": device.platform,
         "runtime": getattr(device.client, "platform_version", "").splitlines()[0:1],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ from jax_clc.bench import contestants as field
 from jax_clc.bench import results
 from jax_clc.bench.check import check_exact
 from jax_clc.bench.contestants import NotApplicable
-from jax_clc.bench.environment import running_family
 from jax_clc.bench.device_timer import Timer
+from jax_clc.bench.environment import running_family
 from jax_clc.bench.operands import Product, random_sets, sets_beyond_l2
 from jax_clc.bench.race import Effort, race
 from jax_clc.planning import GemmProblem, plan
@@ -37,10 +38,10 @@ def measure(
     ready: dict[str, Product] = {}
     skipped: dict[str, str] = {}
 
-    def enter(name: str, make: Callable[[], Product]) -> None:
+    def enter(name: str, make: Callable[..., Product], **request: Any) -> None:
         progress(f"{name}: compile and check")
         try:
-            product = make()
+            product = make(problem, **request)
         except (NotApplicable, ValueError) as error:
             skipped[name] = str(error)
             return
@@ -48,19 +49,16 @@ def measure(
         ready[name] = product
 
     for name, request in requests.items():
-        enter(name, lambda request=request: field.ours(problem, **request))
+        enter(name, field.ours, **request)
     makers = {"jnp.dot": field.jnp_dot, "jnp.dot padded": field.jnp_dot_padded}
     for name in peers:
         if name != "pallas":
-            enter(name, lambda name=name: makers[name](problem))
+            enter(name, makers[name])
 
     sets = random_sets(problem, sets_beyond_l2(problem))
     if "pallas" in peers:
         progress("pallas: choose a configuration")
-        try:
-            enter("pallas", lambda: best_pallas(problem, sets, timer))
-        except NotApplicable as error:
-            skipped["pallas"] = str(error)
+        enter("pallas", functools.partial(best_pallas, sets=sets, timer=timer))
     if not ready:
         raise NotApplicable(f"nothing runs {problem}: {'; '.join(f'{k}: {v}' for k, v in skipped.items())}")
     timings = race(ready, sets, timer, effort, lambda share: progress(f"time {share:4.0%}"))

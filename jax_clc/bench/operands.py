@@ -27,7 +27,7 @@ def stored_shapes(problem: GemmProblem) -> tuple[tuple[int, ...], tuple[int, ...
 
 
 def on_stored(problem: GemmProblem, product: Product) -> Product:
-    """`product` of (m, k) by (k, n) matrices as a function of the stored arrays: views, which cost nothing under jit."""
+    """`product` of (m, k) by (k, n) matrices as a function of the stored arrays: views that cost nothing under jit."""
 
     def stored(a: jax.Array, b: jax.Array) -> jax.Array:
         a = a if problem.a_major == "k" else jnp.swapaxes(a, -1, -2)
@@ -49,11 +49,10 @@ def random_sets(problem: GemmProblem, count: int, seed: int = 0) -> list[tuple[j
 
     @jax.jit
     def normal(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        keys = jax.random.split(key)
-        return tuple(
-            jax.random.normal(k, shape, dtype)
-            for k, shape, dtype in zip(keys, stored_shapes(problem), (problem.a_dtype, problem.b_dtype), strict=True)
-        )
+        a_shape, b_shape = stored_shapes(problem)
+        a_key, b_key = jax.random.split(key)
+        a = jax.random.normal(a_key, a_shape, problem.a_dtype)
+        return a, jax.random.normal(b_key, b_shape, problem.b_dtype)
 
     return [normal(key) for key in jax.random.split(jax.random.key(seed), count)]
 
@@ -62,7 +61,8 @@ def integer_set(problem: GemmProblem, seed: int = 1) -> tuple[jax.Array, jax.Arr
     """Integer-valued operands whose partial sums are exact in float32, in whatever order they are added."""
     largest = max(1, min(4, math.isqrt((EXACT_SUM_LIMIT - 1) // max(1, problem.k))))
     keys = jax.random.split(jax.random.key(seed))
-    return tuple(
+    a, b = (
         jax.random.randint(key, shape, -largest, largest + 1).astype(dtype)
         for key, shape, dtype in zip(keys, stored_shapes(problem), (problem.a_dtype, problem.b_dtype), strict=True)
-    )  # type: ignore[return-value]
+    )
+    return a, b

@@ -56,7 +56,7 @@ def save_interference(content: Mapping[str, Any], path: Path) -> None:
     for name in dict.fromkeys(name for row in rows for name in row["contestants"]):
         points = [(row["held_sms"], results.median_us(row, name)) for row in rows if name in row["contestants"]]
         axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=name, color=COLOURS.get(name))
-    quiet = min(results.median_us(rows[0], name) for name in rows[0]["contestants"])
+    quiet = min(timing["median_us"] for timing in rows[0]["contestants"].values())
     held = [row["held_sms"] for row in rows]
     axes.plot(
         held, [quiet * total / (total - s) for s in held], "--", color=COLOURS["proportional"], label="proportional"

@@ -40,7 +40,7 @@ class Timing:
     samples: int
     calls_per_sample: int
     activities: tuple[tuple[str, float], ...]
-    """(name, microseconds) of what one call puts on the device, in order, from the median sample; empty for wall time."""
+    """(name, microseconds) of what one call put on the device, in order, in the median sample; empty for wall time."""
 
     def as_json(self) -> dict[str, Any]:
         rounded = {

@@ -23,7 +23,7 @@ def row(
     note: str = "",
     skipped: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A row of a results file. `kernels` says what ran for each contestant of ours, `skipped` why another did not run."""
+    """A row of a results file. `kernels` says what ran for each contestant of ours, `skipped` why one did not run."""
     return {
         "m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch,
         "majors": problem.a_major + problem.b_major, "dtype": problem.a_dtype, "out_dtype": problem.out_dtype,

@@ -1,4 +1,4 @@
-"""`jax-clc`: the command line. One table of subcommands, each a module of this package, imported only when it is asked for."""
+"""`jax-clc`: the command line. A table of subcommands, each a module of this package, imported when asked for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMANDS = {
     "timeline": ("jax_clc.cli.timeline", "draw who computed which tile when"),
     "first-contact": ("jax_clc.cli.first_contact", "all checks and measurements on a new GPU, as one JSON"),
 }
-"""name -> (module, what it does). A module has `add_parser(subparsers)` and `main(args)`, which gives an exit status."""
+"""name -> (module, what it does). A module has `add_parser(subparsers)` and `main(args)`, which gives a status."""
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:

@@ -43,10 +43,12 @@ def main(args: argparse.Namespace) -> int:
     wall_us = (time.perf_counter() - start) * 1e6
     made = plan(problem)
     here = None if family is None else made.choices.get(family)
-    ran = f"kernel {here.kernel}" if here else "lax.dot_general: " + (
-        "this device is not one that kernels are built for" if family is None else made.unserved.get(family, "no kernel")
-    )  # fmt: skip
-    print(f"ran: {ran}")
+    if here is not None:
+        print(f"ran: kernel {here.kernel}")
+    elif family is None:
+        print("ran: lax.dot_general, as this is no device that kernels are built for")
+    else:
+        print(f"ran: lax.dot_general, as {made.fallback_reason or made.unserved.get(family)}")
     print(f"result: exact ({size} x {size} sums of integers, compared for equality)")
     print(f"wall time of one call: {wall_us:.0f} us")
     print(f"\nThe plan, for any device this program may be moved to:\n\n{made}")

@@ -17,7 +17,7 @@ MAX_STRIDE_BYTES = 2**40
 
 @dataclasses.dataclass(frozen=True)
 class Constraint:
-    """One check. `violation` says why a kernel fails it (None: it holds); `need` completes "no kernel for sm_90a ..."."""
+    """One check. `violation` says why a kernel fails it (None: it holds); `need` completes "no kernel ..."."""
 
     violation: Callable[[Kernel, GemmProblem], str | None]
     need: Callable[[GemmProblem], str]
@@ -35,7 +35,8 @@ def _dtypes(kernel: Kernel, problem: GemmProblem) -> str | None:
     a, b = (kernel.b_dtype, kernel.a_dtype) if kernel.swapped else (kernel.a_dtype, kernel.b_dtype)
     if (a, b, kernel.accumulator_dtype, kernel.out_dtype) == wanted:
         return None
-    return f"it computes {_types(a, b, kernel.out_dtype)}, not {_types(problem.a_dtype, problem.b_dtype, problem.out_dtype)}"
+    asked = _types(problem.a_dtype, problem.b_dtype, problem.out_dtype)
+    return f"it computes {_types(a, b, kernel.out_dtype)}, not {asked}"
 
 
 def _types(a: str, b: str, out: str) -> str:

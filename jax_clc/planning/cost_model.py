@@ -22,7 +22,7 @@ SM_STORE_BYTES_PER_US = 90_000.0
 """One SM's epilogue: registers through shared memory to L2."""
 EPILOGUE_FIXED_US = 0.5
 CTA_START_US = 1.6
-"""What each further CTA on an SM pays in a nonpersistent grid: barriers, descriptors, first loads, nothing overlapped."""
+"""What each further CTA on an SM pays in a nonpersistent grid: barriers, descriptors, first loads, none overlapped."""
 REQUEST_LATENCY_US = 1.0
 """A run-time claim of the next tile; hidden unless the tile in hand is shorter."""
 SCHEDULE_US_PER_TILE = {"nonpersistent": 0.0, "static": 0.0, "dynamic": 0.05, "clc": 0.05}
@@ -145,7 +145,7 @@ def estimate(
     sm_limit: int = 0,
     raster: tuple[int, int] | None = None,
 ) -> Estimate:
-    """Predicted device time of one launch on an otherwise idle device; the best raster unless (group, along) is given."""
+    """Predicted device time of one launch on an idle device. `raster` is (group, along), by default the best."""
     sizes = KernelSizes.of(problem, kernel.swapped)
     tile_m, tile_n, tile_k = kernel.cta_tile
     tiles_m, tiles_n = sizes.tiles(kernel)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from jax_clc.planning.device_model import DeviceModel
+from jax_clc.planning.device_model import REFERENCE_DEVICES, DeviceModel
 from jax_clc.planning.problem import GemmProblem
 
 TUNED_VARIABLE = "JAX_CLC_TUNED"
@@ -30,14 +32,23 @@ class TunedChoice:
 
 
 class Tables:
-    """Tuned choices by device and problem. Hashable by identity: the same files give the same object."""
+    """Tuned choices by family and problem. Hashable by identity: the same files give the same object."""
 
     def __init__(self, choices: Mapping[tuple[str, str], TunedChoice]) -> None:
         self._choices = dict(choices)
+        self.times_found = 0
 
     def find(self, device: DeviceModel, problem: GemmProblem) -> TunedChoice | None:
-        """The choice measured on that very device model for that very problem, or None."""
-        return self._choices.get((device.name, problem_key(problem)))
+        """The choice measured for that very problem, or None.
+
+        Only plans for a family's reference device take measured choices: they are what programs are lowered with, on
+        whatever machine. A plan for another device (an emulated one, say) is made from the cost model alone.
+        """
+        if device != REFERENCE_DEVICES.get(device.family):
+            return None
+        choice = self._choices.get((device.family, problem_key(problem)))
+        self.times_found += choice is not None
+        return choice
 
     def __len__(self) -> int:
         return len(self._choices)
@@ -58,11 +69,31 @@ def problem_key(problem: GemmProblem) -> str:
     return key
 
 
+_override: contextvars.ContextVar[Tables | None] = contextvars.ContextVar("tuned choices in force", default=None)
+
+
 def tables() -> Tables:
     """The shipped tables, overlaid by the file that `JAX_CLC_TUNED` names. Raises ValueError if that cannot be read."""
+    forced = _override.get()
+    if forced is not None:
+        return forced
     shipped = sorted((Path(__file__).resolve().parent / "tuned").glob("*.json"))
     own = os.environ.get(TUNED_VARIABLE)
     return _read(tuple(shipped) + ((Path(own),) if own else ()))
+
+
+@contextlib.contextmanager
+def forcing(family: str, problem: GemmProblem, choice: TunedChoice) -> Iterator[Tables]:
+    """Plans made inside take `choice` for `problem`; for measuring candidates, on this thread only.
+
+    Gives the table in force, whose `times_found` tells whether the problem was asked for.
+    """
+    forced = Tables({(family, problem_key(problem)): choice})
+    token = _override.set(forced)
+    try:
+        yield forced
+    finally:
+        _override.reset(token)
 
 
 @functools.lru_cache(maxsize=8)
@@ -73,9 +104,9 @@ def _read(paths: tuple[Path, ...]) -> Tables:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["format"] != TABLE_FORMAT:
                 raise ValueError(f"format {content['format']}, expected {TABLE_FORMAT}")
-            device = content["device"]
+            device, family = content["device"], content["family"]
             for key, row in content["choices"].items():
-                choices[device, key] = TunedChoice(
+                choices[family, key] = TunedChoice(
                     row["kernel"], row["raster_group"], row["raster_along"], row["split_k"], row["measured_us"],
                     device, path.name,
                 )  # fmt: skip

@@ -54,7 +54,8 @@ def entry(
         "minimum_driver": 12000, "image": f"{name}.cubin", "image_sha256": "0" * 64, "ptx": f"{name}.ptx.gz",
         "symbol": "kernel", "dtypes": {"a": dtype, "b": dtype, "accumulator": "float32", "d": out},
         "majors": dict(zip("abd", majors, strict=True)), "cta_tile": list(cta_tile), "cluster": list(cluster),
-        "two_sm_mma": two_sm, "pingpong": False, "stages": stages, "threads": 384, "schedule": schedule, "epilogue": "none",
+        "two_sm_mma": two_sm, "pingpong": False, "stages": stages, "threads": 384, "schedule": schedule,
+        "epilogue": "none",
         "reduction_order": "k_ascending", "split_k": split_k, "operand_copies": copies, "dynamic_smem_bytes": 229376,
         "registers": 168, "local_bytes": 0, "tensor_memory_columns": 512 if family == "sm_100f" else 0,
         "ctas_per_sm": 1, "record_stages": 0,
@@ -67,7 +68,7 @@ def entry(
 
 
 def entries() -> list[dict]:
-    """About what ships: two families, all majors, three schedules, a few tiles; split-K and element copies on Hopper."""
+    """About what ships: two families, all majors, the schedules, a few tiles; split-K and element copies on Hopper."""
     found = []
     for dtype in ("bfloat16", "float16"):
         for majors in ("kkn", "knn", "mkn", "mnn", "kkm", "knm", "mkm", "mnm"):

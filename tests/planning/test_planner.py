@@ -211,9 +211,9 @@ def test_every_choice_fits_the_problem_it_is_called_on(m, n, k, batch, a_major, 
     assert planner.plan(P(m, n, k, batch=batch, a_major=a_major, b_major=b_major), sm_limit=limit) == made
 
 
-def _table(path, key, kernel, device="NVIDIA H200"):
+def _table(path, key, kernel):
     row = {"kernel": kernel, "raster_group": 4, "raster_along": 1, "split_k": 1, "measured_us": 12.5}
-    path.write_text(json.dumps({"format": 1, "device": device, "choices": {key: row}}))
+    path.write_text(json.dumps({"format": 1, "device": "NVIDIA H100", "family": "sm_90a", "choices": {key: row}}))
     return str(path)
 
 
@@ -227,6 +227,20 @@ def test_a_table_of_tuned_choices_decides_for_its_device(tmp_path, monkeypatch):
     assert "own.json" in choice.reason
     assert made.choices["sm_100f"].schedule == "clc"
     assert plan(problem, schedule="static").choices["sm_90a"].schedule == "static"
+    emulated = plan(problem, devices=[device_model("sm_90a", sm_count=8)])
+    assert emulated.choices["sm_90a"].kernel != name
+
+
+def test_a_candidate_can_be_forced_for_measuring():
+    problem, other = P(4096, 4096, 4096), P(4096, 4096, 4104)
+    name = "sm90_bf16_bf16_f32_bf16_knn_64x128x64_c1x1_s4_nonpersistent"
+    forced = tuned_choices.TunedChoice(name, 2, 1, 1, 0.0, "", "")
+    before = plan(problem), plan(other)
+    with tuned_choices.forcing("sm_90a", problem, forced):
+        choice = plan(problem).choices["sm_90a"]
+        assert (choice.kernel, choice.raster_group, choice.raster_along) == (name, 2, 1)
+        assert plan(other) == before[1]
+    assert (plan(problem), plan(other)) == before
 
 
 def test_a_tuned_kernel_that_no_longer_ships_is_ignored(tmp_path, monkeypatch):

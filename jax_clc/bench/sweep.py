@@ -1,0 +1,116 @@
+"""Measures many ways to run one problem: every candidate is forced through the planner, checked, and raced."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+import jax_clc
+from jax_clc.bench.check import Inexact, check_exact
+from jax_clc.bench.contestants import NotApplicable
+from jax_clc.bench.device_timer import Timer
+from jax_clc.bench.measure import Progress
+from jax_clc.bench.operands import Product, on_stored, random_sets, sets_beyond_l2
+from jax_clc.bench.race import Effort, race
+from jax_clc.planning import GemmProblem, catalog, constraints, planner
+from jax_clc.planning.device_model import REFERENCE_DEVICES
+from jax_clc.planning.tuned_choices import TunedChoice, forcing
+
+RASTERS = ((8, 0), (8, 1), (4, 0), (4, 1), (16, 0))
+
+
+def candidate_choices(
+    problem: GemmProblem, family: str, most: int, rasters: Sequence[tuple[int, int]] = RASTERS
+) -> list[TunedChoice]:
+    """Ways to run `problem`, as it is called, on `family`: the `most` best by the model, each with its best raster.
+
+    The three best are added with the other `rasters`. `measured_us` holds the prediction.
+    """
+    device = REFERENCE_DEVICES[family]
+    fits = [
+        kernel for kernel in catalog.kernels(family)
+        if constraints.first_failure(kernel, problem, constraints.PROBLEM_CONSTRAINTS) is None
+    ]  # fmt: skip
+    ranked = planner.candidates(problem, device, fits)[:most]
+    found: dict[tuple[str, int, int, int], TunedChoice] = {}
+    for place, candidate in enumerate(ranked):
+        own = (candidate.estimate.raster_group, candidate.estimate.raster_along)
+        for group, along in dict.fromkeys([own, *(rasters if place < 3 else ())]):
+            key = (candidate.kernel.name, group, along, candidate.split_k)
+            found[key] = TunedChoice(
+                candidate.kernel.name,
+                group,
+                along,
+                candidate.split_k,
+                candidate.estimate.total_us,
+                device.name,
+                "sweep",
+            )
+    return list(found.values())
+
+
+def forced(
+    problem: GemmProblem, called: GemmProblem, family: str, choice: TunedChoice, operands: Sequence[jax.Array]
+) -> Product:
+    """`matmul` compiled with that choice. `called` is the problem after padding, which is what the planner looks up.
+
+    Raises NotApplicable where lowering asked for another problem, so that the choice was not taken.
+    """
+    product = functools.partial(jax_clc.matmul, preferred_element_type=problem.out_dtype)
+    with forcing(family, called, choice) as table:
+        lowered = jax.jit(on_stored(problem, product)).lower(*operands)
+    if not table.times_found or choice.kernel not in lowered.as_text():
+        raise NotApplicable(f"{choice.kernel} was not taken: the program was not lowered for {called}")
+    return lowered.compile()
+
+
+def sweep(
+    problem: GemmProblem,
+    family: str,
+    timer: Timer,
+    *,
+    most: int = 12,
+    effort: Effort | None = None,
+    peers: dict[str, Product] | None = None,
+    progress: Progress = lambda text: None,
+) -> dict[str, Any]:
+    """Times of all candidates on this device, fastest first, and of `peers` beside them.
+
+    Candidates that are not exact are named with the difference, and not timed.
+    """
+    called = planner.plan(problem).problem
+    choices = candidate_choices(called, family, most)
+    if not choices:
+        raise NotApplicable(f"no kernel for {family} fits {called}")
+    sets = random_sets(problem, sets_beyond_l2(problem))
+    ready: dict[str, Product] = {}
+    by_name: dict[str, TunedChoice] = {}
+    wrong: dict[str, str] = {}
+    for index, choice in enumerate(choices):
+        name = f"{choice.kernel} {choice.raster_group}/{choice.raster_along} {choice.split_k}"
+        progress(f"compile and check {index + 1} of {len(choices)}")
+        try:
+            product = forced(problem, called, family, choice, sets[0])
+            check_exact(name, problem, product)
+        except (Inexact, jax.errors.JaxRuntimeError) as error:
+            wrong[name] = str(error)[:500]
+            continue
+        ready[name], by_name[name] = product, choice
+    timings = race({**ready, **(peers or {})}, sets, timer, effort, lambda share: progress(f"time {share:4.0%}"))
+    measured = [
+        {
+            "kernel": by_name[name].kernel, "raster_group": by_name[name].raster_group,
+            "raster_along": by_name[name].raster_along, "split_k": by_name[name].split_k,
+            "predicted_us": round(by_name[name].measured_us, 2), "measured_us": round(timings[name].median_us, 2),
+            "spread_us": round(timings[name].q3_us - timings[name].q1_us, 2),
+        }
+        for name in ready
+    ]  # fmt: skip
+    return {
+        "candidates": sorted(measured, key=lambda row: row["measured_us"]),
+        "peers": {name: round(timings[name].median_us, 2) for name in peers or {}},
+        "inexact": wrong,
+    }
