@@ -41,6 +41,19 @@ def cluster_tile(linear, tiles_m, tiles_n, raster_group, raster_along):
     return tile_m, tile_n, batch
 
 
+def linear_index(tile_m, tile_n, place, tiles_m, tiles_n, raster_group, raster_along):
+    """The linear index of the cluster tile (tile_m, tile_n) of batch `place`: the inverse of `cluster_tile`."""
+    walk = tile_m + raster_along * (tile_n - tile_m)
+    minor = tile_n + raster_along * (tile_m - tile_n)
+    walk_length = tiles_m + raster_along * (tiles_n - tiles_m)
+    across = tiles_n + raster_along * (tiles_m - tiles_n)
+    panel = minor // raster_group
+    first = panel * raster_group
+    width = raster_group - _positive_part(raster_group - (across - first))
+    step = walk + panel % 2 * (walk_length - 1 - 2 * walk)
+    return place * tiles_m * tiles_n + first * walk_length + step * width + minor - first
+
+
 def _positive_part(value):
     """max(value, 0) for |value| below 2**31, without a branch: the shifted sign masks negative values out."""
     return value & ~(value >> 31)
