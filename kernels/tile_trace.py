@@ -51,7 +51,7 @@ class TileTrace(DeviceValues):
         write_value(self.row(work) + ANSWERED, now(), work.is_valid)
 
     def row(self, work: WorkTile) -> Int64:
-        """Address of the row of this CTA's tile; tiles past the last row share it, and the host refuses such a trace."""
+        """Address of the row of this CTA's tile. Tiles past the last share it; the host refuses such a trace."""
         grid = self.grid
         linear = raster.linear_index(
             work.tile_m // grid.cluster[0], work.tile_n // grid.cluster[1], work.split * grid.batches + work.batch,
