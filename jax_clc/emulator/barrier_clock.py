@@ -1,0 +1,79 @@
+"""What an mbarrier, a named barrier or a memory location orders: messages gathered by arrivals, learnt by waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jax_clc.emulator import happens_before as hb
+from jax_clc.emulator.happens_before import AgentName, Agents, WarpClock
+
+
+@dataclass
+class Rendezvous:
+    """One phase of a named or cluster barrier."""
+
+    message: np.ndarray | None = None
+
+
+@dataclass
+class BarrierClock:
+    """The ordering side of one mbarrier (the counting side is `mbarrier.Barrier`).
+
+    Messages are kept per CTA of the arriving thread and by whether its scope was wider than the CTA. Waits learn what
+    the phases that have ended gathered: arrivals are atomic updates of one location, so later phases include earlier.
+    """
+
+    agents: Agents
+    cta: int
+    address: int
+    init_agent: int = hb.NOBODY
+    init_time: int = 0
+    agent: int = field(init=False, default=hb.NOBODY)
+    phase: int = field(init=False, default=0)
+    _gathered: dict[tuple[int, bool], np.ndarray] = field(init=False, default_factory=dict)
+    _gathered_async: dict[int, int] = field(init=False, default_factory=dict)
+    _ended: dict[tuple[int, bool], np.ndarray] = field(init=False, default_factory=dict)
+    _ended_async: dict[int, int] = field(init=False, default_factory=dict)
+
+    def arrive(self, warp: WarpClock, mask: int, wide: bool, releases: bool) -> None:
+        if releases:
+            message = warp.message(mask)
+        else:
+            published = warp.released_by_fence.get(wide)
+            if published is None or mask & ~published[0]:
+                return
+            message = published[1]
+        key = (warp.cta, wide)
+        self._gathered[key] = self.agents.join(self._gathered.get(key), message)
+
+    def async_epoch(self) -> tuple[int, int]:
+        """Agent and time of an operation that completes in the present phase."""
+        if self.agent == hb.NOBODY:
+            name = AgentName(f"copies that complete on barrier {self.address:#x}", self.cta)
+            self.agent = self.agents.add(name, asynchronous=True)
+        return self.agent, self.phase + 1
+
+    def arrive_async(self, agent: int, time: int) -> None:
+        self._gathered_async[agent] = max(time, self._gathered_async.get(agent, 0))
+
+    def end_phase(self) -> None:
+        self.phase += 1
+        for key, message in self._gathered.items():
+            self._ended[key] = self.agents.join(self._ended.get(key), message)
+        for agent, time in self._gathered_async.items():
+            self._ended_async[agent] = max(time, self._ended_async.get(agent, 0))
+        self._gathered.clear()
+        self._gathered_async.clear()
+
+    def wait(self, warp: WarpClock, mask: int, wide: bool, acquires: bool) -> None:
+        for (cta, arrived_wide), message in self._ended.items():
+            if cta != warp.cta and not (wide and arrived_wide):
+                warp.acquire_out_of_scope(mask, message)
+            elif acquires:
+                warp.acquire(mask, message)
+            else:
+                warp.receive_relaxed(mask, message)
+        for agent, time in self._ended_async.items():
+            warp.acquire_operation(mask, agent, time)

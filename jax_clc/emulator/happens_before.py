@@ -1,0 +1,269 @@
+"""Vector clocks of the warps of one cluster, lane by lane, and the messages that releases pass to acquires.
+
+Agents are indices into all vectors. A warp has 33: its lanes, then `lane 32`, which stands for all lanes at once.
+Streams of asynchronous operations have one agent each; operation n of a stream is its time n.
+
+A clock is a matrix, one row per kind of knowledge, `clock[row, agent]` being the last time known of that agent:
+
+  H  causality order (base causality of the ISA)
+  P  generic accesses made visible to the asynchronous proxy by a fence of the accessing thread
+  L  the same, by any fence along the causality path (lenient)
+  S  causality order if scopes were ignored
+  A  tcgen05 operations that were released with before_thread_sync, received, not yet behind after_thread_sync
+  U  tcgen05 operations that this thread may rely on
+  B  what U was at the last before_thread_sync: what this thread releases of tcgen05 operations
+
+Messages hold rows H P L S and, in row A, the sender's B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+H, P, L, S, A, U, B = range(7)
+ROWS = 7
+MESSAGE = 5
+ALL_LANES = 32
+AGENTS_PER_WARP = 33
+NOBODY = 0  # agent 0 never acts; every clock knows everything of it
+BARRIER_MEMORY = 1  # agent 1 "wrote" memory that holds an mbarrier; nobody is ever ordered after it
+FOREVER = np.iinfo(np.int32).max
+
+
+@lru_cache(maxsize=4096)
+def lanes_of(mask: int) -> np.ndarray:
+    """Indices of the set bits."""
+    lanes = np.array([lane for lane in range(32) if mask >> lane & 1], np.int64)
+    lanes.setflags(write=False)
+    return lanes
+
+
+@dataclass(frozen=True)
+class AgentName:
+    """Who an agent is, for messages."""
+
+    what: str
+    cta: int
+    warp: int | None = None
+
+    def at(self, offset: int) -> str:
+        if self.warp is None:
+            return f"{self.what} (CTA {self.cta})"
+        lane = "" if offset == ALL_LANES else f" lane {offset}"
+        return f"warp {self.warp}{lane} of CTA {self.cta}"
+
+
+@dataclass
+class Agents:
+    """The agents of one cluster. Vectors grow with `capacity`."""
+
+    capacity: int = 512
+    count: int = 2
+    is_async: np.ndarray = field(default_factory=lambda: np.zeros(512, bool))
+    whole_warps: set[int] = field(default_factory=set)
+    """Agents that stand for all lanes of a warp."""
+    names: dict[int, AgentName] = field(default_factory=dict)
+
+    def add(self, name: AgentName, count: int = 1, *, asynchronous: bool = False) -> int:
+        """`count` consecutive agents; returns the first."""
+        first = self.count
+        self.count += count
+        while self.count > self.capacity:
+            self.capacity *= 2
+        if self.capacity > len(self.is_async):
+            self.is_async = np.concatenate([self.is_async, np.zeros(self.capacity - len(self.is_async), bool)])
+        self.is_async[first : self.count] = asynchronous
+        for offset in range(count):
+            self.names[first + offset] = name
+        return first
+
+    def describe(self, agent: int) -> str:
+        name = self.names[agent]
+        first = agent
+        while self.names.get(first - 1) is name:
+            first -= 1
+        return name.at(agent - first)
+
+    def fit(self, matrix: np.ndarray) -> np.ndarray:
+        """The matrix, widened to the present capacity."""
+        missing = self.capacity - matrix.shape[1]
+        return matrix if missing == 0 else np.pad(matrix, ((0, 0), (0, missing)))
+
+    def new_clock(self, rows: int = ROWS) -> np.ndarray:
+        clock = np.zeros((rows, self.capacity), np.int32)
+        clock[:, NOBODY] = FOREVER
+        return clock
+
+    def join(self, into: np.ndarray | None, message: np.ndarray) -> np.ndarray:
+        """Elementwise maximum, in place where possible. `into` None stands for nothing known."""
+        if into is None:
+            return self.fit(message).copy()
+        into, message = self.fit(into), self.fit(message)
+        np.maximum(into, message, out=into)
+        return into
+
+
+@dataclass
+class WarpClock:
+    """What the lanes of a warp know. `clock` holds for all of them; a lane that acquired alone has its own copy."""
+
+    agents: Agents
+    cta: int
+    index: int
+    live: int
+    base: int = field(init=False)
+    time: int = field(init=False, default=1)
+    fenced: np.ndarray = field(init=False, default_factory=lambda: np.zeros(32, np.int32))
+    clock: np.ndarray = field(init=False)
+    lane_clocks: dict[int, np.ndarray] = field(init=False, default_factory=dict)
+    released_by_fence: dict[bool, tuple[int, np.ndarray]] = field(init=False, default_factory=dict)
+    received_relaxed: tuple[int, np.ndarray] | None = field(init=False, default=None)
+    init_agent: int = field(init=False, default=NOBODY)
+    """Stands for the mbarrier inits of this warp, which a fence of their own can release."""
+    inits: int = field(init=False, default=0)
+    init_lanes: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.base = self.agents.add(AgentName("warp", self.cta, self.index), AGENTS_PER_WARP)
+        self.agents.whole_warps.add(self.base + ALL_LANES)
+        self.clock = self.agents.new_clock()
+
+    # Reading
+
+    def known(self, lane: int | None = None) -> np.ndarray:
+        """The clock matrix of a lane, or of the warp; to be read only."""
+        if lane is not None and lane in self.lane_clocks:
+            self.lane_clocks[lane] = clock = self.agents.fit(self.lane_clocks[lane])
+            return clock
+        self.clock = self.agents.fit(self.clock)
+        return self.clock
+
+    def _clocks(self, mask: int) -> list[np.ndarray]:
+        if self.lane_clocks and mask != self.live and mask & (mask - 1) == 0:
+            return [self.known(mask.bit_length() - 1)]
+        alone = [self.known(lane) for lane in self.lane_clocks if mask >> lane & 1]
+        return [self.known(), *alone]
+
+    def message(self, mask: int) -> np.ndarray:
+        """What these lanes know now, their own past included; a new time begins for the whole warp."""
+        sources = self._clocks(mask)
+        message = np.empty((MESSAGE, self.agents.capacity), np.int32)
+        message[:A] = sources[0][:A]
+        message[A] = sources[0][B]
+        for source in sources[1:]:
+            np.maximum(message[:A], source[:A], out=message[:A])
+            np.maximum(message[A], source[B], out=message[A])
+        first = self.base
+        if mask == self.live:
+            message[H, first : first + AGENTS_PER_WARP] = self.time
+            message[S, first : first + AGENTS_PER_WARP] = self.time
+            message[P, first : first + 32] = self.fenced
+            message[P, first + ALL_LANES] = self.fenced[lanes_of(mask)].min()
+        else:
+            lanes = lanes_of(mask)
+            message[H, first + lanes] = self.time
+            message[S, first + lanes] = self.time
+            message[P, first + lanes] = self.fenced[lanes]
+        part = message[:, first : first + AGENTS_PER_WARP]
+        np.maximum(part[L], part[P], out=part[L])
+        if mask & self.init_lanes:
+            message[:A, self.init_agent] = self.inits
+        self.time += 1
+        return message
+
+    def init_message(self, mask: int) -> np.ndarray:
+        """What fence.mbarrier_init releases: the barrier inits of these lanes, and nothing else."""
+        message = self.agents.new_clock(MESSAGE)
+        if mask & self.init_lanes:
+            message[:A, self.init_agent] = self.inits
+        return message
+
+    def initialise_barrier(self, mask: int) -> tuple[int, int]:
+        """Agent and time of one more mbarrier.init by these lanes."""
+        if self.init_agent == NOBODY:
+            self.init_agent = self.agents.add(AgentName(f"the barrier inits of warp {self.index}", self.cta))
+        self.inits += 1
+        self.init_lanes |= mask
+        return self.init_agent, self.inits
+
+    # Changing
+
+    def acquire(self, mask: int, message: np.ndarray) -> None:
+        """These lanes learn all of a message."""
+        self._learn(mask, message, slice(0, MESSAGE))
+        if self.lane_clocks and mask == self.live and message[H, self.base + ALL_LANES] >= self.time - 1:
+            self._merge_lanes()  # the message carries all that any lane knew
+
+    def acquire_out_of_scope(self, mask: int, message: np.ndarray) -> None:
+        """These lanes would have learnt it, had scopes allowed."""
+        self._learn(mask, message, slice(S, S + 1))
+
+    def _learn(self, mask: int, message: np.ndarray, rows: slice) -> None:
+        message = self.agents.fit(message)
+        for clock in self._targets(mask):
+            np.maximum(clock[rows], message[rows], out=clock[rows])
+
+    def acquire_operation(self, mask: int, agent: int, time: int, *, usable: bool = False) -> None:
+        """These lanes observe that an asynchronous operation is complete; `usable`: by tcgen05.wait."""
+        for clock in self._targets(mask):
+            for row in (H, S, A, *((U,) if usable else ())):
+                if clock[row, agent] < time:
+                    clock[row, agent] = time
+
+    def _targets(self, mask: int) -> list[np.ndarray]:
+        if mask == self.live:
+            return [self.known(), *(self.known(lane) for lane in self.lane_clocks)]
+        for lane in lanes_of(mask).tolist():
+            if lane not in self.lane_clocks:
+                self.lane_clocks[lane] = self.known().copy()
+        return [self.known(lane) for lane in lanes_of(mask).tolist()]
+
+    def synchronise_lanes(self, mask: int) -> None:
+        """bar.warp.sync: the lanes learn from each other."""
+        self.acquire(mask, self.message(mask))
+
+    def _merge_lanes(self) -> None:
+        clock = self.known()
+        for lane in list(self.lane_clocks):
+            np.maximum(clock, self.known(lane), out=clock)
+        self.lane_clocks.clear()
+
+    def fence_proxy(self, mask: int) -> None:
+        """fence.proxy.async: past generic accesses of these lanes become visible to the asynchronous proxy."""
+        self.fenced[lanes_of(mask)] = self.time
+        self.time += 1
+        for clock in self._clocks(mask):
+            np.maximum(clock[L], clock[H], out=clock[L])
+
+    def fence_tensor_before(self, mask: int) -> None:
+        """tcgen05.fence::before_thread_sync."""
+        for clock in self._clocks(mask):
+            np.maximum(clock[B], clock[U], out=clock[B])
+
+    def fence_tensor_after(self, mask: int) -> None:
+        """tcgen05.fence::after_thread_sync."""
+        for clock in self._clocks(mask):
+            np.maximum(clock[U], clock[A], out=clock[U])
+
+    def fence_release(self, mask: int, wide: bool) -> None:
+        """A releasing thread fence: later relaxed operations of these lanes publish what is known now."""
+        message = self.message(mask)
+        self.released_by_fence[False] = (mask, message)
+        if wide:
+            self.released_by_fence[True] = (mask, message)
+
+    def fence_acquire(self, mask: int) -> None:
+        """An acquiring thread fence: what earlier relaxed operations received counts from now on."""
+        if self.received_relaxed is not None:
+            self.acquire(mask & self.received_relaxed[0], self.received_relaxed[1])
+
+    def receive_relaxed(self, mask: int, message: np.ndarray) -> None:
+        """A relaxed read or wait: nothing is ordered unless an acquiring fence follows."""
+        old = self.received_relaxed
+        if old is None or old[0] != mask:
+            self.received_relaxed = (mask, message.copy())
+        else:
+            self.received_relaxed = (mask, self.agents.join(old[1], message))

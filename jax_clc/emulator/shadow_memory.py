@@ -1,0 +1,241 @@
+"""Who last wrote and who since read each granule of a memory: the referee's state, checked whole ranges at a time.
+
+Seven int32 rows per granule: agent, time and line of the last write; agent, time and line of one read since; and the
+number of a set of further reads (0: none). A line is negated where the access was a strong (atomic, volatile, relaxed
+or stronger) one. Time 0 means never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jax_clc.emulator.happens_before import BARRIER_MEMORY, NOBODY
+
+WRITER, WRITE_TIME, WRITE_LINE, READER, READ_TIME, READ_LINE, READ_SET = range(7)
+ROWS = 7
+
+Selection = slice | np.ndarray
+"""Granules of one access, as an index into the last axis."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """One side of a conflict, as the shadow remembers it."""
+
+    agent: int
+    time: int
+    line: int
+    is_write: bool
+    strong: bool
+    granule: int
+
+
+@dataclass
+class ReadSet:
+    """Reads of one granule besides the one kept inline."""
+
+    agents: np.ndarray
+    times: np.ndarray
+    lines: np.ndarray
+
+
+@dataclass
+class Request:
+    """An access to check and record.
+
+    `agents` and `times` are scalars or arrays shaped as the selection. `known` is the vector that decides whether an
+    earlier access is ordered before this one. `is_own(access, position)` recognises the accessor's own past, which
+    program order covers although no vector says so. `strong` accesses do not race with strong ones.
+    """
+
+    agents: int | np.ndarray
+    time: int
+    line: int
+    known: np.ndarray
+    is_write: bool
+    strong: bool = False
+    is_own: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
+    """(earlier agents, earlier times, own agents broadcast to them) -> bool."""
+
+
+@dataclass
+class ShadowMemory:
+    """The shadow of one memory of `granules` granules, `granule_bytes` wide each."""
+
+    granules: int
+    granule_bytes: int = 4
+    state: np.ndarray = field(init=False)
+    sets: list[ReadSet | None] = field(init=False, default_factory=lambda: [None])
+
+    def __post_init__(self) -> None:
+        self.state = np.zeros((ROWS, self.granules), np.int32)
+
+    # Selections
+
+    def span(self, start: int, size: int) -> slice:
+        """Granules that bytes `start` to `start + size - 1` touch."""
+        return slice(start // self.granule_bytes, -(-(start + size) // self.granule_bytes))
+
+    def lanes(self, addresses: np.ndarray, size: int) -> np.ndarray:
+        """(lanes, granules per lane) for accesses of `size` bytes at each address."""
+        first = addresses // self.granule_bytes
+        count = max(1, size // self.granule_bytes)
+        return first if count == 1 else first[:, None] + np.arange(count)
+
+    def chunks(self, numbers: np.ndarray, size: int = 16) -> np.ndarray:
+        """(n, granules per chunk) for chunks of `size` bytes."""
+        per_chunk = size // self.granule_bytes
+        return numbers.reshape(-1, 1) * per_chunk + np.arange(per_chunk)
+
+    # The rules
+
+    def check_and_record(self, where: Selection, request: Request) -> list[Access]:
+        """Returns the earlier accesses that conflict with this one and are not ordered before it (at most a few), and
+        records this one whether or not there are any. A granule never written that is read counts as a conflict with
+        NOBODY at time 0."""
+        state = self.state[:, where]
+        problems: list[Access] = []
+        known, now = request.known, request
+        if not (known[state[WRITER]] >= state[WRITE_TIME]).all():
+            self._judge(problems, state, where, now, WRITER)
+        if now.is_write:
+            if state[READER].any() and not (known[state[READER]] >= state[READ_TIME]).all():
+                self._judge(problems, state, where, now, READER)
+            if state[READ_SET].any():
+                self._judge_sets(problems, state, where, now)
+            self._record_write(where, now)
+        else:
+            if not state[WRITE_TIME].all():
+                unwritten = int(np.flatnonzero(state[WRITE_TIME].reshape(-1) == 0)[0])
+                problems.append(Access(NOBODY, 0, 0, True, False, self._granule(where, unwritten)))
+            self._record_read(where, state, now)
+        return problems
+
+    def _granule(self, where: Selection, position: int) -> int:
+        return where.start + position if isinstance(where, slice) else int(where.reshape(-1)[position])
+
+    def _judge(self, problems: list[Access], state: np.ndarray, where: Selection, now: Request, row: int) -> None:
+        """Looks closely at granules whose earlier write (or inline read) the plain comparison did not clear."""
+        agents, times, lines = (state[row + i].reshape(-1) for i in range(3))
+        suspect = now.known[agents] < times
+        if now.is_own is not None:
+            own = np.broadcast_to(_column(now.agents, state[row]), state[row].shape).reshape(-1)
+            suspect &= ~now.is_own(agents, times, own)
+        if now.strong:
+            suspect &= lines >= 0
+        positions = np.flatnonzero(suspect)
+        if len(positions):
+            at = int(positions[0])
+            problems.append(
+                Access(
+                    int(agents[at]), int(times[at]), abs(int(lines[at])), row == WRITER, bool(lines[at] < 0),
+                    self._granule(where, at),
+                )
+            )  # fmt: skip
+
+    def _judge_sets(self, problems: list[Access], state: np.ndarray, where: Selection, now: Request) -> None:
+        numbers = state[READ_SET].reshape(-1)
+        own = np.broadcast_to(_column(now.agents, state[READ_SET]), state[READ_SET].shape).reshape(-1)
+        for number in np.unique(numbers):
+            if number == 0:
+                continue
+            reads = self.sets[number]
+            assert reads is not None
+            suspect = now.known[reads.agents] < reads.times
+            at = int(np.flatnonzero(numbers == number)[0])
+            if suspect.any() and now.is_own is not None:
+                suspect &= ~now.is_own(reads.agents, reads.times, np.broadcast_to(own[at], reads.agents.shape))
+            if now.strong:
+                suspect &= reads.lines >= 0
+            for i in np.flatnonzero(suspect)[:1].tolist():
+                line = int(reads.lines[i])
+                problems.append(
+                    Access(
+                        int(reads.agents[i]), int(reads.times[i]), abs(line), False, line < 0, self._granule(where, at)
+                    )
+                )
+
+    def _record_write(self, where: Selection, now: Request) -> None:
+        values = np.zeros((ROWS, 1), np.int32)
+        values[WRITE_TIME] = now.time
+        values[WRITE_LINE] = -now.line if now.strong else now.line
+        if isinstance(now.agents, np.ndarray):
+            self.state[:, where] = values if isinstance(where, slice) or where.ndim == 1 else values[:, :, None]
+            self.state[WRITER, where] = _column(now.agents, self.state[WRITER, where])
+        else:
+            values[WRITER] = now.agents
+            self.state[:, where] = values if isinstance(where, slice) or where.ndim == 1 else values[:, :, None]
+
+    def _record_read(self, where: Selection, state: np.ndarray, now: Request) -> None:
+        line = -now.line if now.strong else now.line
+        readers = state[READER]
+        agents = np.broadcast_to(_column(now.agents, readers), readers.shape)
+        # A read stands for an earlier one of the same agent only: a later writer is checked against every agent.
+        replaces = (readers == agents) if readers.any() else None
+        if replaces is None or replaces.all():
+            self.state[READER, where] = agents
+            self.state[READ_TIME, where] = now.time
+            self.state[READ_LINE, where] = line
+            return
+        free = replaces | (readers == NOBODY)
+        flat = np.arange(where.start, where.stop) if isinstance(where, slice) else where
+        inline = flat[free]
+        self.state[READER, inline] = agents[free]
+        self.state[READ_TIME, inline] = now.time
+        self.state[READ_LINE, inline] = line
+        self._extend_sets(flat[~free], state[READ_SET][~free], agents[~free], now.time, line)
+
+    def _extend_sets(self, granules: np.ndarray, numbers: np.ndarray, agents: np.ndarray, time: int, line: int) -> None:
+        """Adds a read to the sets of these granules; granules that shared a set and a reader share the new one."""
+        keys = numbers.astype(np.int64) << 32 | agents
+        if (keys == keys[0]).all():
+            groups = [(keys[0], granules)]
+        else:
+            unique, inverse = np.unique(keys, return_inverse=True)
+            groups = [(key, granules[inverse == i]) for i, key in enumerate(unique)]
+        for key, members in groups:
+            number, agent = int(key) >> 32, int(key) & 0xFFFFFFFF
+            old = self.sets[number]
+            if old is None:
+                new = ReadSet(*(np.array([v], np.int32) for v in (agent, time, line)))
+            else:
+                keep = old.agents != agent
+                new = ReadSet(
+                    np.append(old.agents[keep], np.int32(agent)),
+                    np.append(old.times[keep], np.int32(time)),
+                    np.append(old.lines[keep], np.int32(line)),
+                )
+            self.sets.append(new)
+            self.state[READ_SET, members] = len(self.sets) - 1
+        if len(self.sets) > 1 << 16:
+            self._compact_sets()
+
+    def _compact_sets(self) -> None:
+        used, renumbered = np.unique(np.append(self.state[READ_SET], 0), return_inverse=True)
+        self.sets = [self.sets[number] for number in used]
+        self.state[READ_SET] = renumbered[:-1]
+
+    # Barriers
+
+    def hold_barrier(self, address: int, line: int) -> None:
+        """From mbarrier.init on, the eight bytes belong to the barrier."""
+        where = self.span(address, 8)
+        self.state[:, where] = 0
+        self.state[WRITER, where] = BARRIER_MEMORY
+        self.state[WRITE_TIME, where] = np.iinfo(np.int32).max
+        self.state[WRITE_LINE, where] = line
+
+    def release_barrier(self, address: int, agent: int, time: int, line: int) -> None:
+        """mbarrier.inval: from here on the memory counts as written by whoever invalidated."""
+        where = self.span(address, 8)
+        self.state[:, where] = np.array([agent, time, line, 0, 0, 0, 0], np.int32)[:, None]
+
+
+def _column(agents: int | np.ndarray, like: np.ndarray) -> np.ndarray | int:
+    """Agents per lane, shaped to broadcast over each lane's granules."""
+    if not isinstance(agents, np.ndarray):
+        return agents
+    return agents[:, None] if like.ndim == 2 else agents
