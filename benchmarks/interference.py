@@ -11,7 +11,6 @@ import jax
 
 from benchmarks import suite
 from benchmarks.run import write
-from benchmarks.sm_holder import KERNEL_NAME, HolderError, SmHolder
 from jax_clc.bench import contestants, results
 from jax_clc.bench.check import Inexact, check_exact
 from jax_clc.bench.device_timer import TimerError, timer
@@ -19,6 +18,7 @@ from jax_clc.bench.environment import environment
 from jax_clc.bench.measure import kernel_here
 from jax_clc.bench.operands import random_sets
 from jax_clc.bench.race import Effort, race
+from jax_clc.bench.sm_holder import KERNEL_NAME, HolderError, SmHolder
 from jax_clc.cli.progress import ProgressLine
 
 PROBLEM = {"m": 8192, "n": 8192, "k": 4096, "batch": 1, "majors": "kn"}
