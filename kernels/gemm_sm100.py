@@ -241,6 +241,14 @@ class Kernel:
             address = retrieve_tensor_memory(storage)
             cute.arch.dealloc_tmem(address, self.tensor_memory_columns, is_two_cta=self.pair == 2)
 
+    def is_leader(self):
+        """Whether this CTA issues the MMAs of its pair; always so without pairs.
+
+        Asked of the CTA's index, not of its rank in the cluster: the assembler knows the one to be the same in all lanes,
+        and where it does not know it, it wraps each MMA in a loop over lanes (seen with rank in a (4, 1) cluster).
+        """
+        return cute.arch.block_idx()[0] % self.pair == 0
+
     @cute.jit
     def initialize_barriers(self, warp, storage, scheduler):
         """Barriers, by one thread; then known to the whole cluster before anybody signals anybody."""
@@ -307,6 +315,7 @@ class Kernel:
             mask_b = cpasync.create_tma_multicast_mask(cluster_layout, place, mcast_mode=1)
 
         full, empty = storage.operands_full.data_ptr(), storage.operands_empty.data_ptr()
+        is_leader = self.is_leader()
         ring = Ring(self.stages)
         work = scheduler.initial_work()
         while work.is_valid:
@@ -318,7 +327,7 @@ class Kernel:
                 # All MMAs that read this stage anywhere in the cluster have completed. Both they and the copies are
                 # asynchronous; the commits come from other CTAs.
                 barriers.wait(empty + ring.index, ring.parity ^ 1)
-                if rank % self.pair == 0 and cute.arch.lane_idx() == 0:
+                if is_leader and cute.arch.lane_idx() == 0:
                     # Of a pair the leader expects both CTAs' bytes: their copies complete on its barrier alone.
                     barriers.expect(full + ring.index, self.stage_bytes * self.pair)
                 cute.copy(
@@ -376,7 +385,7 @@ class Kernel:
         done, drained = storage.accumulator_full.data_ptr(), storage.accumulator_empty.data_ptr()
         ring = Ring(self.stages)
         target = Ring(ACCUMULATORS)
-        if rank % self.pair == 0:
+        if self.is_leader():
             work = scheduler.initial_work()
             while work.is_valid:
                 accumulator = accumulators[(None, None, None, target.index)]
@@ -409,7 +418,6 @@ class Kernel:
         m, n, _, batches = sizes
         rank = cluster_rank(self.cluster)
         lane = cute.arch.lane_idx()
-        is_storing_lane = lane == 0
         thread = warp * WARP + lane
         columns = self.subtile[1]
 
@@ -459,9 +467,9 @@ class Kernel:
                     if lane == 0:
                         barriers.arrive_at(drained + accumulator.index, leader)
                 results.store(sums.load().to(self.d_dtype))
-                # The stage's last store has read it: of the storing lane's bulk groups all but the newest
-                # OUTPUT_STAGES - 1 are done reading. Groups belong to a thread; the others wait at the warp barrier.
-                if is_storing_lane:
+                # The stage's last store has read it: all bulk groups but the newest OUTPUT_STAGES - 1 are done reading.
+                # Groups belong to the thread that stores, the elected lane, always the same; the others wait for it.
+                with cute.arch.elect_one():
                     cute.arch.cp_async_bulk_wait_group(OUTPUT_STAGES - 1, read=True)
                 cute.arch.sync_warp()
                 cute.copy(write, write.retile(results), target[(None, None, None, ring.index)])
@@ -469,7 +477,7 @@ class Kernel:
                 # that starts the copy.
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.sync_warp()
-                if is_storing_lane:
+                with cute.arch.elect_one():
                     place = (None, work.tile_m * EPILOGUE_WARPS + warp, work.tile_n * subtiles + subtile, work.batch)
                     cute.copy(tensor_map_d, stored[(None, ring.index)], output[place])
                     cute.arch.cp_async_bulk_commit_group()
@@ -477,7 +485,7 @@ class Kernel:
             accumulator.advance()
             work = scheduler.fetch_next_work()
         # Shared memory must outlive the stores' reads; the end of the grid makes the written results visible.
-        if is_storing_lane:
+        with cute.arch.elect_one():
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
