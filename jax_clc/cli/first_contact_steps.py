@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax_clc.planning import GemmProblem, catalog, plan
@@ -27,6 +27,9 @@ RACE_SHAPES = (
     (4096, 14336, 4096), (2048, 2048, 8192), (1024, 6144, 4096),
 )  # fmt: skip
 QUICK_EXACT, QUICK_RACE = 7, 3
+HELD_SHAPE = (8192, 8192, 4096)
+HELD_PARTS = (32, 8, 4, 2)
+"""Shares of the SMs that are held, as 1 in ...: 4, 16, 33 and 66 of an H200's 132."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,15 +54,22 @@ class Contact:
         from jax_clc import native
         from jax_clc.bench.device_timer import timer
         from jax_clc.bench.environment import running_family
+        from jax_clc.bench.sm_holder import KERNEL_NAME
 
         family = running_family()
         assert family is not None
         known = cls.of_family(family, quick)
-        return dataclasses.replace(known, sm_count=native.devices()[0].sm_count, clock=timer())
+        return dataclasses.replace(known, sm_count=native.devices()[0].sm_count, clock=timer(ignore=(KERNEL_NAME,)))
 
     @property
     def exact_shapes(self) -> Sequence[tuple[int, int, int, int, str]]:
         return EXACT_SHAPES[:: len(EXACT_SHAPES) // QUICK_EXACT] if self.quick else EXACT_SHAPES
+
+    @property
+    def held_sms(self) -> Sequence[int]:
+        """How many SMs are held, none first."""
+        assert self.sm_count is not None
+        return (0, *(self.sm_count // part for part in HELD_PARTS))
 
     @property
     def race_shapes(self) -> Sequence[tuple[int, int, int]]:
@@ -172,6 +182,45 @@ def race(contact: Contact, progress: Progress) -> dict[str, Any]:
     }
 
 
+def held(contact: Contact, progress: Progress) -> dict[str, Any]:
+    """The schedules of one kernel and jnp.dot while other work holds a part of the SMs for the whole time."""
+    from jax_clc.bench import contestants, results
+    from jax_clc.bench.check import check_exact
+    from jax_clc.bench.operands import random_sets
+    from jax_clc.bench.race import Effort, race
+    from jax_clc.bench.sm_holder import SmHolder
+
+    problem = GemmProblem.compact(*HELD_SHAPE)
+    requests = requests_of(contact, problem)
+    ready = {name: contestants.ours(problem, **request) for name, request in requests.items()}
+    ready[results.BASELINE] = contestants.jnp_dot(problem)
+    for name, product in ready.items():
+        check_exact(name, problem, product)
+    operands = random_sets(problem, 2)
+    # Everything is compiled, loaded and warm before the first SM is held: loading may wait for the whole device.
+    race(ready, operands, contact.clock, Effort.quick())
+    holder, rows = SmHolder(), []
+    kernels = {name: request["kernel"] for name, request in requests.items()}
+    for sms in contact.held_sms:
+        progress(f"{sms} SMs held")
+        effort = Effort(samples=7 if contact.quick else 15, warmup_us=5000.0)
+        with holder.holding(sms):
+            timings = race(ready, operands, contact.clock, effort)
+        rows.append({**results.row(problem, timings, input_sets=2, kernels=kernels), "held_sms": sms})
+    most = {name: _slowdown(rows, name) for name in ready}
+    return {
+        "passed": True,
+        "summary": f"{rows[-1]['held_sms']} SMs held: "
+        + ", ".join(f"{name} x{ratio:.2f}" for name, ratio in most.items()),
+        "rows": rows,
+    }
+
+
+def _slowdown(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    first, last = (row["contestants"][name]["median_us"] for row in (rows[0], rows[-1]))
+    return last / first
+
+
 def _tell(progress: Progress, subject: str, text: str) -> None:
     progress(f"{subject} {text}")
 
@@ -196,6 +245,14 @@ STEPS = (
             f"time the schedules and jnp.dot on {len(contact.race_shapes)} shapes, interleaved, device quiet"
         ),
         race,
+    ),
+    Step(
+        "held",
+        lambda contact: (
+            f"time them again at {' x '.join(map(str, HELD_SHAPE))} while other work holds part of the SMs, "
+            f"from 1 in {HELD_PARTS[0]} to 1 in {HELD_PARTS[-1]}"
+        ),
+        held,
     ),
 )
 

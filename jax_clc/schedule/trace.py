@@ -19,6 +19,7 @@ FORMAT = "jax_clc.tile_traces"
 VERSION = 1
 SCHEDULES = ("nonpersistent", "static", "dynamic", "clc")
 SOURCES = ("model", "emulated", "device")
+COUNTER_BYTES = 128  # of a traced kernel's scratch, before the rows
 EVENT_FIELDS = ("tile", "cluster", "cta", "sm", "start", "end", "asked", "answered")
 BUFFER_WORDS = 6
 
@@ -126,6 +127,14 @@ def _covered(intervals: list[tuple[float, float]]) -> float:
         total += max(0.0, end - max(start, reach))
         reach = max(reach, end)
     return total
+
+
+def rows_of_scratch(scratch: np.ndarray, tiles: int, cluster_size: int) -> np.ndarray:
+    """The rows int64[tiles, cluster_size, 6] in a traced kernel's scratch, uint8. Raises TraceError if too few."""
+    rows = np.asarray(scratch, np.uint8)[COUNTER_BYTES:].view(np.int64).reshape(-1, BUFFER_WORDS)
+    if tiles * cluster_size > len(rows):
+        raise TraceError(f"{tiles} tiles of {cluster_size} CTAs are too many: a traced kernel keeps {len(rows)} rows")
+    return rows[: tiles * cluster_size].reshape(tiles, cluster_size, BUFFER_WORDS)
 
 
 def trace_from_buffer(

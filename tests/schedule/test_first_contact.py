@@ -68,7 +68,7 @@ def test_step_that_raises_is_recorded_and_the_others_run():
 
 
 def test_unknown_step_is_named():
-    with pytest.raises(ValueError, match="no step taste; the steps are exact, bits, race"):
+    with pytest.raises(ValueError, match="no step taste; the steps are exact, bits, race, held"):
         steps.named(["taste"])
 
 

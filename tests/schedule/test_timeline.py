@@ -13,7 +13,7 @@ from jax_clc.schedule.claims import claims
 from jax_clc.schedule.model import Costs, Device, Tiles, simulate
 from jax_clc.schedule.summary import utilisation
 from jax_clc.schedule.text_picture import text_timeline
-from jax_clc.schedule.trace import SmWindow, TileEvent, TileTrace, TraceError, trace_from_buffer
+from jax_clc.schedule.trace import SmWindow, TileEvent, TileTrace, TraceError, rows_of_scratch, trace_from_buffer
 
 CLASSIC = Device(4, taken=(SmWindow(3),))
 
@@ -116,6 +116,13 @@ def test_buffer_of_a_traced_kernel_gives_the_trace_that_was_recorded():
         (e.tile, e.cta, e.sm, e.cluster) for e in recorded.events
     }
     assert claims(read).latency.longest == pytest.approx(1.0, abs=2e-3)
+
+
+def test_rows_come_after_the_counter_and_too_many_tiles_are_named():
+    scratch = np.concatenate([np.zeros(128, np.uint8), np.arange(7 * 6, dtype=np.int64).view(np.uint8)])
+    assert rows_of_scratch(scratch, 3, 2).tolist() == np.arange(36).reshape(3, 2, 6).tolist()
+    with pytest.raises(TraceError, match="4 tiles of 2 CTAs are too many: a traced kernel keeps 7 rows"):
+        rows_of_scratch(scratch, 4, 2)
 
 
 def test_tile_that_nobody_computed_is_named():
