@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# `python -m pytest` puts the source folder first, where the package has no extension unless it was built in place. Then
+# the installed package is what is tested, and the source folder serves the rest, such as `kernels`.
+if not any((ROOT / "jax_clc").glob("_native*")):
+    sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != ROOT] + [str(ROOT)]
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 

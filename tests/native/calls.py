@@ -37,8 +37,19 @@ class FakeDriver:
 class Gemm:
     """One GEMM call: attributes and buffers, row-major and dense unless changed. Memory is real, contents arbitrary."""
 
-    def __init__(self, l: int = 1, m: int = 256, n: int = 512, k: int = 64, *, a_major: str = "k", b_major: str = "k",  # noqa: E741
-                 dtype: str = "bfloat16", d_dtype: str | None = None, scratch_bytes: int = 0, **attributes: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        l: int = 1,  # noqa: E741
+        m: int = 256,
+        n: int = 512,
+        k: int = 64,
+        *,
+        a_major: str = "k",
+        b_major: str = "k",
+        dtype: str = "bfloat16",
+        scratch_bytes: int = 0,
+        **attributes: Any,
+    ) -> None:
         a_outer, b_outer = (k if a_major == "k" else m), (k if b_major == "k" else n)
         self.attributes: dict[str, Any] = {
             "abi": 1, "l": l, "m": m, "n": n, "k": k, "a_major": a_major, "b_major": b_major,
@@ -47,7 +58,7 @@ class Gemm:
         }  # fmt: skip
         self.attributes.update(attributes)
         self.shapes = {"a": (l, m, k), "b": (l, k, n), "d": (l, m, n), "scratch": (scratch_bytes,)}
-        self.dtypes = {"a": dtype, "b": dtype, "d": d_dtype or dtype, "scratch": "uint8"}
+        self.dtypes = {"a": dtype, "b": dtype, "d": dtype, "scratch": "uint8"}
         size = {"bfloat16": 2, "float16": 2, "float32": 4, "uint8": 1, "int8": 1, "float64": 8}
         self._memory, self.addresses = [], {}
         for name, shape in self.shapes.items():

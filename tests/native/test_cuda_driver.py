@@ -35,8 +35,7 @@ def test_prepare_loads_checks_and_sizes_the_kernel_and_execute_only_launches(nat
     calls = [line.split()[0] for line in driver.log()[before:]]
     assert calls == ["cuTensorMapEncodeTiled"] * 3 + ["cuLaunchKernelEx"] + ["param"] * 5
     assert driver.log("cuLaunchKernelEx") == [
-        "cuLaunchKernelEx device=0 grid=4,1,1 block=384,1,1 cluster=2,1,1 shared=200000 "
-        f"stream={STREAM}"
+        f"cuLaunchKernelEx device=0 grid=4,1,1 block=384,1,1 cluster=2,1,1 shared=200000 stream={STREAM}"
     ]
     starts = [*(call.addresses[name] for name in ("a", "b", "d", "scratch")), 256 | 512 << 32]  # maps, pointer, m and n
     assert driver.log("param") == [f"param {i}: {start}" for i, start in enumerate(starts)]
@@ -163,7 +162,7 @@ def test_failed_cuinit_is_reported_by_every_call(native, driver, ship):
 
 def test_driver_too_old_for_the_cubin_names_both_versions(native, driver, ship):
     shipped(driver, ship, minimum_driver=13000)
-    with pytest.raises(HandlerError, match=r"needs a driver for CUDA 13\.0 or later, the installed one is for CUDA 12\.4"):
+    with pytest.raises(HandlerError, match=r"needs a driver for CUDA 13\.0 or later, the installed one .* CUDA 12\.4"):
         Gemm().run_on_cuda(native)
     assert driver.log("cuLibraryLoadData") == []
 
@@ -171,7 +170,7 @@ def test_driver_too_old_for_the_cubin_names_both_versions(native, driver, ship):
 @pytest.mark.parametrize("params,text", [
     ([(0, 128), (128, 128)], "lists 5 parameters, the cubin .* has only 2"),
     ([(0, 128), (128, 128), (256, 128), (384, 8), (392, 28), (420, 4)], "lists 5 parameters, the cubin .* has more"),
-    ([(0, 128), (128, 128), (256, 128), (384, 4), (388, 28)], "parameter 3 .* is 4 bytes at offset 384, the manifest says 8 at 384"),
+    ([(0, 128), (128, 128), (256, 128), (384, 4), (388, 28)], "parameter 3 .* 4 bytes at offset 384, .* says 8 at 384"),
 ])  # fmt: skip
 def test_cubin_with_other_parameters_than_its_manifest_is_refused(native, driver, ship, params, text):
     ship(fake_entry())
