@@ -14,6 +14,7 @@ from fake_kernels import RecordingDevice, register
 
 from jax_clc import native as native_module
 
+
 @pytest.fixture
 def native() -> Iterator[Any]:
     """The extension with no kernels registered; afterwards those that ship are back."""

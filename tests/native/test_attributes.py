@@ -57,7 +57,7 @@ def test_null_buffer_of_a_product_that_is_not_empty_is_an_error(native, device, 
 
 def test_more_tiles_than_a_grid_can_have_is_an_error(native, device, ship):
     ship(fake_entry(grid="tiles"))
-    with pytest.raises(HandlerError, match="reach beyond|more tiles than a grid can have"):
+    with pytest.raises(HandlerError, match="more tiles than a grid can have"):
         call = Gemm(l=2**31 - 1, m=1024, n=1024, k=64, a_strides=[0, 64], b_strides=[0, 64], d_strides=[0, 1024])
         call.run_on_cpu(native)
 
