@@ -1,0 +1,210 @@
+"""`python -m benchmarks.report --write README.md`: tables and pictures from benchmarks/results/*.json.
+
+The text between the markers is replaced; nothing in it is written by hand. `--plots` draws the pictures beside the
+results files. With `--check` nothing is written, and the status tells whether the text is what the results give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import suite
+from jax_clc.bench import results
+
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+NO_RESULTS = "No results yet: run `python -m benchmarks.run --set large` on a GPU, then `python -m benchmarks.report`."
+
+
+def load(folder: Path) -> dict[str, dict[str, Any]]:
+    """Results files by name."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def where(content: Mapping[str, Any]) -> str:
+    """`NVIDIA H200, jax 0.11.2, 2026-11-29, device time`."""
+    found = content["environment"]
+    clock = {"cupti": "device time", "wall": "wall time"}[found["timer"]]
+    return f"{found['device']}, jax {found['packages'].get('jax', '?')}, {found['date']}, {clock}"
+
+
+def summary(found: Mapping[str, Mapping[str, Any]], sets: Mapping[str, suite.ProblemSet]) -> list[str]:
+    """One line for each set of the suite that has results: jnp.dot's time over ours."""
+    lines = [
+        "| set | problems | geometric mean | least | goal (mean, least) |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, chosen in sets.items():
+        ratios = [r for row in found.get(name, {}).get("rows", ()) if (r := results.ratio(row)) is not None]
+        if not ratios:
+            continue
+        goal = "" if chosen.geomean is None else f"{chosen.geomean}, {chosen.least}"
+        measured = f"{len(ratios)} of {len(chosen.problems)}" if len(ratios) != len(chosen.problems) else str(len(ratios))
+        mean, least = results.geometric_mean(ratios), min(ratios)
+        lines.append(f"| {chosen.about} | {measured} | {mean:.3f} | {least:.3f} | {goal} |")
+    return lines if len(lines) > 2 else []
+
+
+def losses(found: Mapping[str, Mapping[str, Any]], sets: Mapping[str, suite.ProblemSet]) -> list[str]:
+    """Every problem on which jnp.dot is faster, worst first."""
+    behind = [
+        (quotient, results.label(row), row.get("note", ""))
+        for name in sets
+        for row in found.get(name, {}).get("rows", ())
+        if (quotient := results.ratio(row)) is not None and quotient < 0.995
+    ]
+    return [f"- {quotient:.3f} at {label}{f' ({note})' if note else ''}" for quotient, label, note in sorted(behind)]
+
+
+def problem_table(content: Mapping[str, Any]) -> list[str]:
+    """Every problem of one set: microseconds of each contestant, quartiles of ours, TFLOP/s, ratio."""
+    names = list(dict.fromkeys(name for row in content["rows"] for name in row["contestants"]))
+    others = [name for name in names if name != results.OURS]
+    lines = [
+        f"| m x n x k | ours, us | {' | '.join(f'{name}, us' for name in others)} | ours, TFLOP/s | ratio |",
+        f"| --- | ---: | {' | '.join('---:' for _ in others)} | ---: | ---: |",
+    ]
+    for row in content["rows"]:
+        own, quotient = results.median_us(row, results.OURS), results.ratio(row)
+        times = [results.median_us(row, name) for name in others]
+        cells = [
+            results.label(row) + (f" ({row['note']})" if row.get("note") else ""),
+            "-" if own is None else f"{own:.1f}",
+            *("-" if us is None else f"{us:.1f}" for us in times),
+            "-" if own is None else f"{results.tflops(row, own):.0f}",
+            "-" if quotient is None else f"{quotient:.3f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def interference_table(content: Mapping[str, Any]) -> list[str]:
+    """Microseconds by SMs held; the last column is the best quiet time in proportion to the free SMs."""
+    rows, total = content["rows"], content["sm_count"]
+    names = list(rows[0]["contestants"])
+    quiet = min(rows[0]["contestants"][name]["median_us"] for name in names) * total / (total - rows[0]["held_sms"])
+    lines = [f"| SMs held | {' | '.join(names)} | in proportion |", f"| ---: |{' ---: |' * (len(names) + 1)}"]
+    for row in rows:
+        times = " | ".join(f"{row['contestants'][name]['median_us']:.0f}" for name in names)
+        lines.append(f"| {row['held_sms']} | {times} | {quiet * total / (total - row['held_sms']):.0f} |")
+    return lines
+
+
+def launch_table(content: Mapping[str, Any]) -> list[str]:
+    """Microseconds per product, median, one column for each mode."""
+    modes = content["modes"]
+    names = list(dict.fromkeys(name for mode in modes.values() for name in mode["us_per_product"]))
+    lines = [f"| | {' | '.join(modes)} |", f"| --- |{' ---: |' * len(modes)}"]
+    for name in names:
+        cells = [mode["us_per_product"].get(name) for mode in modes.values()]
+        lines.append(f"| {name} | {' | '.join('-' if c is None else f'{c[1]:.2f}' for c in cells)} |")
+    return lines
+
+
+def readme_block(found: Mapping[str, Mapping[str, Any]], pictures: Sequence[str]) -> str:
+    """What stands between the markers of the README."""
+    sets = suite.load()
+    table = summary(found, sets)
+    if not table:
+        return NO_RESULTS
+    measured = [found[name] for name in sets if name in found]
+    lines = [
+        f"{where(measured[0])}, median of interleaved calls on random normal data, every result first checked for "
+        "equality with exact sums. The ratio is jnp.dot's time over ours: above 1 ours is faster.",
+        "",
+        *table,
+    ]
+    behind = losses(found, sets)
+    if behind:
+        lines += ["", "Where jnp.dot is faster (ratio below 0.995):", "", *behind]
+    if "interference" in found and found["interference"]["rows"]:
+        content = found["interference"]
+        lines += [
+            "", f"Other work holding SMs for the whole time, {results.label(content['rows'][0])}, microseconds:", "",
+            *interference_table(content),
+        ]  # fmt: skip
+    if "launch" in found:
+        lines += ["", f"A {found['launch']['about']}, microseconds per product:", "", *launch_table(found["launch"])]
+    lines += [text for picture in pictures for text in ("", f"![{Path(picture).stem}]({picture})")]
+    return "\n".join(lines)
+
+
+def benchmarks_block(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """What stands between the markers of docs/benchmarks.md: every problem of every set."""
+    lines: list[str] = []
+    for name, chosen in suite.load().items():
+        content = found.get(name)
+        if content and content["rows"]:
+            lines += [f"### {name}: {chosen.about}", "", f"{where(content)}; `{content['command']}`", ""]
+            lines += [*problem_table(content), ""]
+            lines += [f"Not measured: {f['problem']}: {f['reason'][:200]}" for f in content.get("failed", ())]
+    return "\n".join(lines).strip() or NO_RESULTS
+
+
+def draw(found: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
+    """The pictures of all results that are there."""
+    from jax_clc.bench import plots
+
+    drawn = []
+    for name, chosen in suite.load().items():
+        if found.get(name, {}).get("rows"):
+            drawn.append(folder / f"{name}.png")
+            plots.save_rows(found[name]["rows"], drawn[-1], title=f"{chosen.about}\n{where(found[name])}")
+    if found.get("interference", {}).get("rows"):
+        drawn.append(folder / "interference.png")
+        plots.save_interference(found["interference"], drawn[-1])
+    if "launch" in found:
+        values = {
+            f"{name}, {mode}": quartiles[1]
+            for mode, content in found["launch"]["modes"].items()
+            for name, quartiles in content["us_per_product"].items()
+        }
+        drawn.append(folder / "launch.png")
+        plots.save_bars(values, drawn[-1], title=found["launch"]["about"], unit="us per product")
+    return drawn
+
+
+def replace_block(text: str, block: str) -> str:
+    """The text with what is between the markers replaced. Raises ValueError without the markers."""
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the markers {BEGIN} and {END} are not in the text")
+    return f"{head}{BEGIN}\n{block}\n{END}{tail}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path, nargs="*", default=[], metavar="FILE", help="README.md docs/benchmarks.md")
+    parser.add_argument("--results", type=Path, default=suite.RESULTS_FOLDER)
+    parser.add_argument("--plots", action="store_true", help="draw the pictures, too")
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if a file would change")
+    args = parser.parse_args(argv)
+    found = load(args.results)
+    if args.plots and not args.check:
+        for path in draw(found, args.results):
+            print(f"drawn: {path}")
+    pictures = [f"benchmarks/results/{path.name}" for path in sorted(args.results.glob("*.png"))]
+    shown = [p for p in pictures if Path(p).stem in ("large", "interference")]
+    status = 0
+    for path in args.write:
+        block = readme_block(found, shown) if path.name == "README.md" else benchmarks_block(found)
+        old = path.read_text(encoding="utf-8")
+        new = replace_block(old, block)
+        if new != old and args.check:
+            print(f"{path} is not what the results give")
+            status = 1
+        elif new != old:
+            path.write_text(new, encoding="utf-8")
+            print(f"written: {path}")
+    if not args.write and not args.plots:
+        print(readme_block(found, shown))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""`python -m benchmarks.sweep`: every likely kernel on every problem of the suite, once: what `auto` is judged by.
+
+Writes benchmarks/results/sweep.json, from which `python -m benchmarks.fit` fits the cost model and makes the table of
+measured choices that ships.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import suite
+from benchmarks.run import write
+from jax_clc.bench import contestants, results
+from jax_clc.bench.contestants import NotApplicable
+from jax_clc.bench.device_timer import timer
+from jax_clc.bench.environment import environment, running_family
+from jax_clc.bench.race import Effort
+from jax_clc.bench.sweep import sweep
+from jax_clc.cli.progress import ProgressLine
+from jax_clc.planning import plan
+from jax_clc.planning.tuned_choices import problem_key
+
+
+def main(argv: list[str] | None = None) -> int:
+    sets = suite.load()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--set", action="append", choices=list(sets), dest="names", help="repeatable; default: all")
+    parser.add_argument("--candidates", type=int, default=12, help="kernels for each problem, by prediction")
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no problem after this many seconds")
+    parser.add_argument("--out", type=Path, default=suite.RESULTS_FOLDER / "sweep.json")
+    args = parser.parse_args(argv)
+
+    family = running_family()
+    if family is None:
+        print("a sweep measures kernels: it needs a device that kernels are built for")
+        return 2
+    problems = [(name, data) for name in args.names or sets for data in sets[name].problems]
+    clock, start = timer(), time.monotonic()
+    content: dict[str, Any] = {
+        "format": results.RESULTS_FORMAT,
+        "set": "sweep",
+        "command": f"python -m benchmarks.sweep {' '.join(sys.argv[1:])}".strip(),
+        "environment": environment(clock.name),
+        "family": family,
+        "rows": [],
+        "failed": [],
+    }
+    line = ProgressLine(len(problems))
+    effort = Effort(samples=9, sample_us=1000.0, warmup_us=3000.0)
+    for name, data in problems:
+        line.start(f"{name} {results.label(data)}")
+        problem = results.problem_of(data)
+        try:
+            if time.monotonic() - start > args.budget_s:
+                raise NotApplicable("time budget spent")
+            peers = {results.BASELINE: contestants.jnp_dot(problem)}
+            found = sweep(
+                problem, family, clock, most=args.candidates, effort=effort, peers=peers, progress=line.detail
+            )
+        except (NotApplicable, RuntimeError) as error:
+            content["failed"].append({"set": name, "problem": results.label(data), "reason": str(error)[:1000]})
+            print(f"FAILED {results.label(data)}: {str(error)[:300]}", flush=True)
+            continue
+        finally:
+            line.finish()
+        chosen = plan(problem)
+        auto = chosen.choices[family]
+        content["rows"].append({
+            "set": name, **data, "key": problem_key(chosen.problem), **found,
+            "auto": {"kernel": auto.kernel, "raster_group": auto.raster_group, "raster_along": auto.raster_along,
+                     "split_k": auto.split_k},
+        })  # fmt: skip
+        write(args.out, content)
+    write(args.out, content)
+    print(table(content))
+    return 1 if content["failed"] else 0
+
+
+def auto_loss(row: dict[str, Any]) -> float | None:
+    """What `auto` loses against the best candidate, as a share; None if its choice was not among those measured."""
+    names = ("kernel", "raster_group", "raster_along", "split_k")
+    own = next((c for c in row["candidates"] if all(c[n] == row["auto"][n] for n in names)), None)
+    return None if own is None else own["measured_us"] / row["candidates"][0]["measured_us"] - 1
+
+
+def table(content: dict[str, Any]) -> str:
+    """For each problem the best candidate, jnp.dot over it, and what `auto` loses."""
+    lines = [f"{'problem':<28} {'best us':>8} {'ratio':>5} {'auto +%':>7}"]
+    losses = []
+    for row in content["rows"]:
+        best, baseline, loss = row["candidates"][0], row["peers"].get(results.BASELINE), auto_loss(row)
+        ratio = f"{baseline / best['measured_us']:5.2f}" if baseline else f"{'-':>5}"
+        cell = f"{'-':>7}" if loss is None else f"{100 * loss:7.1f}"
+        losses += [] if loss is None else [loss]
+        lines.append(f"{results.label(row):<28} {best['measured_us']:8.1f} {ratio} {cell}")
+        lines.append(f"  {best['kernel']} {best['raster_group']}/{best['raster_along']} x{best['split_k']}")
+    if losses:
+        within = sum(loss <= 0.03 for loss in losses) / len(losses)
+        lines.append(f"auto within 3% of the best on {100 * within:.0f}% of {len(losses)} problems")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
