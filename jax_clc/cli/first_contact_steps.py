@@ -87,11 +87,7 @@ class Step:
 
 def siblings(kernel: Kernel, every: Sequence[Kernel]) -> dict[str, Kernel]:
     """schedule -> the kernel that differs from `kernel` in its schedule alone, itself among them."""
-    traits = (
-        "family", "a_dtype", "b_dtype", "accumulator_dtype", "out_dtype", "a_major", "b_major", "d_major", "cta_tile",
-        "cluster", "two_sm_mma", "pingpong", "epilogue", "split_k", "tensor_map_operands",
-    )  # fmt: skip
-    alike = [other for other in every if all(getattr(other, trait) == getattr(kernel, trait) for trait in traits)]
+    alike = [other for other in every if other.body == kernel.body]
     return {other.schedule: other for other in sorted(alike, key=lambda other: other.stages)}
 
 

@@ -62,6 +62,15 @@ class Kernel:
         return self.d_major == "m"
 
     @property
+    def body(self) -> tuple[object, ...]:
+        """What kernels that differ in their schedule alone have in common; load stages make room for its records."""
+        return (
+            self.family, self.a_dtype, self.b_dtype, self.accumulator_dtype, self.out_dtype, self.a_major, self.b_major,
+            self.d_major, self.cta_tile, self.cluster, self.two_sm_mma, self.pingpong, self.epilogue, self.split_k,
+            self.tensor_map_operands,
+        )  # fmt: skip
+
+    @property
     def cluster_size(self) -> int:
         return self.cluster[0] * self.cluster[1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from jax_clc.planning import catalog, constraints, cost_model, tuned_choices
@@ -13,13 +14,8 @@ from jax_clc.planning.device_model import DeviceModel, reference_devices
 from jax_clc.planning.problem import GemmProblem, Operand, dtype_bytes
 from jax_clc.planning.report import GemmPlan, KernelChoice
 from jax_clc.planning.scratch import scratch_bytes
+from jax_clc.schedule.choose import choose_schedule
 
-SCHEDULE_PREFERENCE = {
-    "sm_100f": {"clc": 0.97, "static": 1.0, "nonpersistent": 1.0},
-    "sm_90a": {"dynamic": 1.0, "static": 1.0, "nonpersistent": 1.0},
-}
-"""What a predicted time is multiplied by under `auto`. CLC keeps its pace when SMs are taken away, so on Blackwell it
-is chosen unless another schedule is predicted to be more than 3% faster."""
 SPLIT_K_FACTORS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)
 MAX_NAMES_IN_ERROR = 6
 
@@ -34,8 +30,7 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[float, str, int]:
-        weight = SCHEDULE_PREFERENCE.get(self.kernel.family, {}).get(self.kernel.schedule, 1.0)
-        return self.estimate.total_us * weight, self.kernel.name, self.split_k
+        return self.estimate.total_us, self.kernel.name, self.split_k
 
 
 def plan(
@@ -153,7 +148,26 @@ def _choose(
             )
             reason = f"measured best on {tuned.device}: {tuned.measured_us:.1f} us (table {tuned.table})"
             return _choice(Candidate(kernel, tuned.split_k, found), problem, device, reason, tuned.measured_us)
-    return _choice(ranked[0], problem, device, _reason(ranked, schedule, sm_limit), ranked[0].estimate.total_us)
+    best, why = ranked[0], f"schedule {schedule} was asked for"
+    if schedule == "auto":
+        best, why = _in_its_schedule(best, ranked, sm_limit)
+    reason = f"{_reason(best, ranked)}; {why}"
+    return _choice(best, problem, device, reason, best.estimate.total_us)
+
+
+def _in_its_schedule(best: Candidate, ranked: Sequence[Candidate], sm_limit: int) -> tuple[Candidate, str]:
+    """The fastest kernel under the schedule that the schedule model takes for it, and that choice in words."""
+    alike = {
+        c.kernel.schedule: c
+        for c in reversed(ranked)
+        if (c.kernel.body, c.split_k) == (best.kernel.body, best.split_k)
+    }
+    found = best.estimate
+    choice = choose_schedule(
+        alike, family=best.kernel.family, tiles=max(1, found.work_items), resident_clusters=found.resident_clusters,
+        tile_us=found.mainloop_us / max(1, math.ceil(found.waves)), sm_limit=sm_limit,
+    )  # fmt: skip
+    return alike[choice.schedule], choice.reason
 
 
 def _choice(candidate: Candidate, problem: GemmProblem, device: DeviceModel, reason: str, us: float) -> KernelChoice:
@@ -179,24 +193,15 @@ def _choice(candidate: Candidate, problem: GemmProblem, device: DeviceModel, rea
     )
 
 
-def _reason(ranked: Sequence[Candidate], schedule: str, sm_limit: int) -> str:
-    """Why the first of `ranked` was taken: what bounds it, and what the best other tile and schedule would cost."""
-    best = ranked[0]
+def _reason(best: Candidate, ranked: Sequence[Candidate]) -> str:
+    """Why this tile: what bounds it, and what the next best would cost."""
     kernel, found = best.kernel, best.estimate
     parts = [f"bound by {found.bound}: mainloop {found.mainloop_us:.1f} us, memory {found.memory_us:.1f} us"]
-    other_tile = next(
+    other = next(
         (c for c in ranked if (c.kernel.cta_tile, c.kernel.cluster) != (kernel.cta_tile, kernel.cluster)), None
     )
-    if other_tile is not None:
-        parts.append(f"next best tile {tile_words(other_tile.kernel)}, {_slower(other_tile, best)}")
-    if schedule != "auto":
-        parts.append(f"schedule {schedule} was asked for")
-    else:
-        other = next((c for c in ranked if c.kernel.schedule != kernel.schedule), None)
-        if sm_limit:
-            parts.append(f"sm_limit={sm_limit} leaves the schedules {' and '.join(constraints.SM_LIMIT_SCHEDULES)}")
-        if other is not None:
-            parts.append(f"schedule {other.kernel.schedule} {_slower(other, best)}")
+    if other is not None:
+        parts.append(f"next best tile {tile_words(other.kernel)}, {_slower(other, best)}")
     return "; ".join(parts)
 
 

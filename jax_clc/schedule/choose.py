@@ -148,14 +148,11 @@ def _reason(
     costs: Costs,
 ) -> str:
     if len(weighed) == 1:
-        return f"{chosen}: the only schedule with a kernel for this problem"
-    numbers = "; ".join(
-        f"{name} {quiet:.0f} us, {disturbed:.0f} us with room for {room} of {resident} workers"
-        for name, (quiet, disturbed) in weighed.items()
-    )
+        only = "no kernel" if chosen == "nonpersistent" else "no other kernel"
+        return f"{chosen}: {only} of this tile is persistent"
     if tiles <= resident:
-        why = f"{tiles} tiles for {resident} workers: each worker has one, nothing is left to hand out"
-    elif chosen == "static" and tile_us < costs.request_us:
+        return f"{chosen}: {tiles} tiles for {resident} workers, so nothing is left to hand out"
+    if chosen == "static" and tile_us < costs.request_us:
         why = f"a tile takes {tile_us:.2f} us, less than asking for the next"
     elif chosen == "static":
         why = "few or short tiles: handing them out at run time costs more than it is likely to save"
@@ -163,4 +160,5 @@ def _reason(
         why = "tiles go to whichever worker is free, which costs little alone and saves much when SMs are taken"
     else:
         why = "shortest expected time"
-    return f"{chosen}: {why} (predicted: {numbers})"
+    numbers = ", ".join(f"{name} {quiet:.0f}/{disturbed:.0f} us" for name, (quiet, disturbed) in weighed.items())
+    return f"{chosen}: {why} (predicted with {resident}/{room} workers: {numbers})"
