@@ -1,0 +1,56 @@
+"""The documents say what the code says: tables are as printed, pictures exist, links lead somewhere."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+
+
+def load(name):
+    sys.path.insert(0, str(DOCS / "figures"))
+    try:
+        spec = importlib.util.spec_from_file_location(name, DOCS / "figures" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(DOCS / "figures"))
+
+
+def test_interference_table_is_the_output_of_its_command():
+    assert load("interference").table() in (DOCS / "choosing_a_schedule.md").read_text(encoding="utf-8")
+
+
+def test_model_predicts_the_measured_interference_within_ten_percent():
+    interference = load("interference")
+    for schedule, measured in interference.MEASURED_US.items():
+        for held, time in zip(interference.HELD_SMS, measured, strict=True):
+            assert interference.predicted(schedule, held).makespan == pytest.approx(time, rel=0.10), (schedule, held)
+
+
+def test_every_picture_has_its_function_and_every_function_its_picture(monkeypatch):
+    pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
+    monkeypatch.syspath_prepend(str(DOCS.parent))
+    drawn = set(load("make_figures").FIGURES)
+    shown = {Path(name).stem for page in PAGES for name in re.findall(r"\]\(figures/(\w+\.png)\)", page.read_text())}
+    assert drawn <= shown
+    assert all((DOCS / "figures" / f"{name}.png").is_file() for name in shown)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        if anchor and linked.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, (
+                target
+            )
