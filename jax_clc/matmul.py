@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,8 +20,6 @@ from jax_clc.options import GemmOptions
 from jax_clc.planning import GemmPlan
 
 __all__ = ["dot_general", "einsum", "matmul", "plan"]
-
-# float8 etc. need no entry: dtypes and shapes are checked by JAX's own rules, whose errors are raised unchanged.
 
 
 def matmul(
@@ -154,22 +153,32 @@ def _hashable(dimension_numbers: DimensionNumbers) -> Any:
     return (axes(a_contracting), axes(b_contracting)), (axes(a_batch), axes(b_batch))
 
 
-@functools.partial(
-    jax.jit, inline=True,
-    static_argnames=("dimension_numbers", "precision", "preferred_element_type", "out_sharding", "options"),
-)  # fmt: skip
+def _compiled_when_eager(body: Any) -> Any:
+    """Compiles `body` for concrete operands, static in all but them; inside a trace it stays open to the program around it."""
+    names = [name for name, p in inspect.signature(body).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    compiled = jax.jit(body, static_argnames=names)
+
+    @functools.wraps(body)
+    def call(a: Any, b: Any, **static: Any) -> jax.Array:
+        traced = isinstance(a, jax.core.Tracer) or isinstance(b, jax.core.Tracer)
+        return (body if traced else compiled)(a, b, **static)
+
+    return call
+
+
+@_compiled_when_eager
 def _dot_general(lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any, preferred_element_type: Any,
                  out_sharding: Any, options: GemmOptions) -> jax.Array:  # fmt: skip
-    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
+    lhs, rhs = internals.match_varying_axes(lhs, rhs)
     out_sharding = internals.canonicalize_sharding(out_sharding, "dot_general")
     precision = internals.canonicalize_precision(precision)
     if preferred_element_type is not None:
         preferred_element_type = jnp.zeros((), preferred_element_type).dtype
-    a, b = internals.match_varying_axes(lhs, rhs)
     dot_general_p.abstract_eval(  # lax's own errors for operands that do not go together
-        jax.typeof(a), jax.typeof(b), dimension_numbers=dimension_numbers, precision=precision,
+        jax.typeof(lhs), jax.typeof(rhs), dimension_numbers=dimension_numbers, precision=precision,
         preferred_element_type=preferred_element_type, out_sharding=out_sharding,
     )  # fmt: skip
+    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
     contraction = Contraction.from_dimension_numbers(dimension_numbers, lhs.ndim, rhs.ndim)
     _check_demands(contraction, lhs, rhs, preferred_element_type, precision, options)
     return contract(
@@ -178,9 +187,7 @@ def _dot_general(lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any, 
     )  # fmt: skip
 
 
-@functools.partial(
-    jax.jit, inline=True, static_argnames=("precision", "preferred_element_type", "out_sharding", "options")
-)
+@_compiled_when_eager
 def _matmul(a: Any, b: Any, *, precision: Any, preferred_element_type: Any, out_sharding: Any, options: GemmOptions) -> jax.Array:
     call = functools.partial(
         jnp.matmul, precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding

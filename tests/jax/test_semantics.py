@@ -1,0 +1,204 @@
+"""Shapes, dtypes, weak types and errors are those of `jnp.matmul`, `lax.dot_general` and `jnp.einsum`, on any input."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+from jax_clc.matmul import dot_general, einsum, matmul
+
+# The shapes that JAX's own tests use for these calls.
+DOT_GENERAL = [
+    *((a, b, ((x, y), ((), ()))) for a, b, x, y in [
+        ((5,), (5,), (0,), (0,)), ((5, 7), (5,), (0,), (0,)), ((7, 5), (5,), (1,), (0,)), ((3, 5), (2, 5), (1,), (1,)),
+        ((5, 3), (5, 2), (0,), (0,)), ((5, 3, 2), (5, 2, 4), (0,), (0,)), ((5, 3, 2), (5, 2, 4), (0, 2), (0, 1)),
+        ((5, 3, 2), (3, 5, 2, 4), (0, 2), (1, 2)), ((1, 2, 2, 3), (1, 2, 3, 1), (1,), (1,)), ((3, 2), (2, 4), (1,), (0,)),
+    ]),
+    ((3, 3, 2), (3, 2, 4), (((2,), (1,)), ((0,), (0,)))),
+    ((3, 3, 2), (2, 3, 4), (((2,), (0,)), ((0,), (1,)))),
+    ((3, 4, 2, 4), (3, 4, 3, 2), (((2,), (3,)), ((0, 1), (0, 1)))),
+]  # fmt: skip
+MATMUL = [
+    ((3,), (3,)), ((3, 3), (3,)), ((3,), (3, 3)), ((3, 3), (3, 3)), ((3,), (5, 3, 2)), ((5, 3, 2), (2,)), ((5, 2), (3, 2, 4)),
+    ((5, 2, 3), (3, 2)), ((5, 3, 4), (5, 4, 1)), ((3, 1, 3, 4), (5, 4, 1)), ((1, 5, 4), (1, 4, 3)), ((1, 3, 4), (6, 4, 5)),
+    ((2, 1, 3, 4), (1, 6, 4, 5)), ((4, 0), (0, 4)), ((0, 4), (4, 3)), ((2, 3, 0), (2, 0, 4)), ((0, 3, 4), (0, 4, 5)),
+]  # fmt: skip
+EINSUM = [
+    ("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("ij,kj->ki", (3, 4), (5, 4)), ("bij,bjk->bki", (2, 3, 4), (2, 4, 5)),
+    ("i,j->ij", (3,), (4,)), ("i,i->", (3,), (3,)), ("ii,ij->j", (3, 3), (3, 4)), ("...ij,...jk->...ik", (2, 3, 4), (4, 5)),
+    ("bqhd,bkhd->bhqk", (2, 3, 2, 4), (2, 5, 2, 4)), ("bhqk,bkhd->bqhd", (2, 2, 3, 5), (2, 5, 2, 4)), ("ab,cd->acbd", (2, 3), (4, 5)),
+]  # fmt: skip
+DTYPES = [jnp.bfloat16, jnp.float16, jnp.float32, jnp.int8, jnp.int32, jnp.uint8, jnp.complex64, jnp.bool_]
+
+
+def array(shape, dtype, seed=0):
+    values = np.random.default_rng([seed, *shape]).integers(0 if jnp.issubdtype(dtype, jnp.unsignedinteger) else -2, 3, shape)
+    return jnp.asarray(values, dtype)
+
+
+def outcome(call, *arguments, **options):
+    """What a call gives: a value, or the type and text of its error."""
+    try:
+        return call(*arguments, **options)
+    except Exception as error:
+        return type(error), str(error).splitlines()[0]
+
+
+def assert_same_outcome(ours, theirs):
+    if isinstance(theirs, tuple):
+        assert ours == theirs
+        return
+    assert not isinstance(ours, tuple), ours
+    assert (ours.shape, ours.dtype, jax.typeof(ours).weak_type) == (theirs.shape, theirs.dtype, jax.typeof(theirs).weak_type)
+    np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dot_general_on_the_public_shapes(dtype) -> None:
+    for a_shape, b_shape, numbers in DOT_GENERAL:
+        a, b = array(a_shape, dtype), array(b_shape, dtype, 1)
+        for options in ({}, {"preferred_element_type": jnp.float32}, {"precision": "highest"}):
+            assert_same_outcome(outcome(dot_general, a, b, numbers, **options), outcome(lax.dot_general, a, b, numbers, **options))
+
+
+@pytest.mark.parametrize("dtypes", [*zip(DTYPES, DTYPES), *itertools.combinations(DTYPES[:5], 2)], ids=str)
+def test_matmul_on_the_public_shapes(dtypes) -> None:
+    for a_shape, b_shape in MATMUL:
+        a, b = array(a_shape, dtypes[0]), array(b_shape, dtypes[1], 1)
+        assert_same_outcome(outcome(matmul, a, b), outcome(jnp.matmul, a, b))
+
+
+@pytest.mark.parametrize(("subscripts", "a", "b"), EINSUM)
+@pytest.mark.parametrize("dtype", DTYPES[:4])
+def test_einsum_on_public_shapes(subscripts, a, b, dtype) -> None:
+    a, b = array(a, dtype), array(b, dtype, 1)
+    assert_same_outcome(outcome(einsum, subscripts, a, b), outcome(jnp.einsum, subscripts, a, b))
+
+
+def test_einsum_of_three_operands_and_with_axis_lists() -> None:
+    a, b, c = array((3, 4), jnp.bfloat16), array((4, 5), jnp.bfloat16), array((5, 6), jnp.bfloat16)
+    assert_same_outcome(einsum("ij,jk,kl->il", a, b, c), jnp.einsum("ij,jk,kl->il", a, b, c))
+    assert_same_outcome(einsum(a, [0, 1], b, [1, 2], [2, 0]), jnp.einsum(a, [0, 1], b, [1, 2], [2, 0]))
+
+
+BAD = [
+    (matmul, jnp.matmul, ((3, 4), (5, 6))), (matmul, jnp.matmul, ((), (3,))), (matmul, jnp.matmul, ((3,), ())),
+    (matmul, jnp.matmul, ((2, 3, 4), (3, 4, 5))), (matmul, jnp.matmul, ((3,), (4,))),
+    *((functools.partial(dot_general, dimension_numbers=n), functools.partial(lax.dot_general, dimension_numbers=n), shapes)
+      for shapes, n in [
+        (((3, 4), (5, 6)), (((1,), (0,)), ((), ()))), (((3, 4), (4, 6)), (((2,), (0,)), ((), ()))),
+        (((3, 4), (4, 6)), (((1, 1), (0, 0)), ((), ()))), (((3, 4), (4, 6)), (((1,), (0,)), ((0,), ()))),
+        (((2, 3, 4), (3, 4, 6)), (((2,), (1,)), ((0,), (0,)))), (((3, 3), (3, 3)), (((0,), (0,)), ((0,), (0,)))),
+        (((3, 4), (4, 6)), (((-1,), (0,)), ((), ()))),
+    ]),
+    (functools.partial(einsum, "ij,jk->ik"), functools.partial(jnp.einsum, "ij,jk->ik"), ((3, 4), (5, 6))),
+    (functools.partial(einsum, "ij,jk->iz"), functools.partial(jnp.einsum, "ij,jk->iz"), ((3, 4), (4, 6))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+@pytest.mark.parametrize(("ours", "theirs", "shapes"), BAD)
+def test_bad_shapes_raise_jaxs_own_errors(ours, theirs, shapes, compile_it) -> None:
+    a, b = (array(shape, jnp.bfloat16) for shape in shapes)
+    expected = outcome(jax.jit(theirs) if compile_it else theirs, a, b)
+    assert isinstance(expected, tuple), "JAX takes these operands: not a bad input"
+    assert outcome(jax.jit(ours) if compile_it else ours, a, b) == expected
+
+
+@pytest.mark.parametrize("operands", [([[1.0]], [[1.0]]), ("a", "b"), (None, jnp.ones((2, 2)))], ids=repr)
+def test_what_is_no_array_raises_jaxs_own_errors(operands) -> None:
+    numbers = (((1,), (0,)), ((), ()))
+    assert outcome(matmul, *operands)[0] is outcome(jnp.matmul, *operands)[0]
+    assert outcome(dot_general, *operands, numbers)[0] is outcome(lax.dot_general, *operands, numbers)[0]
+
+
+def test_weak_types_follow_jax() -> None:
+    weak = jnp.asarray(2.0) * jnp.ones(())  # a weakly typed scalar stays one
+    a = jnp.full((2, 2), 1.0) * 1.0
+    weak_matrix = lax.full_like(weak, 2.0, shape=(2, 2)) if jax.typeof(weak).weak_type else jnp.broadcast_to(2.0, (2, 2))
+    for x, y in itertools.product((a, weak_matrix, array((2, 2), jnp.bfloat16), array((2, 2), jnp.int8)), repeat=2):
+        assert_same_outcome(outcome(matmul, x, y), outcome(jnp.matmul, x, y))
+
+
+def test_numpy_arrays_are_operands_too() -> None:
+    a, b = np.ones((3, 4), np.float32), np.ones((4, 5), np.float32)
+    assert_same_outcome(matmul(a, b), jnp.matmul(a, b))
+    assert_same_outcome(dot_general(a, b, (((1,), (0,)), ((), ()))), lax.dot_general(a, b, (((1,), (0,)), ((), ()))))
+
+
+@pytest.mark.parametrize("precision", [None, "default", "highest", lax.Precision.HIGH, (lax.Precision.DEFAULT, lax.Precision.HIGHEST),
+                                       lax.DotAlgorithmPreset.F32_F32_F32, "nonsense"], ids=str)  # fmt: skip
+def test_precision_is_taken_as_jax_takes_it(precision) -> None:
+    for dtype in (jnp.float32, jnp.bfloat16):
+        a, b = array((4, 8), dtype), array((8, 3), dtype)
+        assert_same_outcome(outcome(matmul, a, b, precision=precision), outcome(jnp.matmul, a, b, precision=precision))
+
+
+def test_64_bit_mode_follows_jax() -> None:
+    with jax.enable_x64(True):
+        for dtype, preferred in ((jnp.float32, jnp.float64), (jnp.float64, None), (jnp.int8, jnp.int64), (jnp.bfloat16, jnp.float64)):
+            a, b = array((4, 8), dtype), array((8, 3), dtype, 1)
+            assert_same_outcome(
+                outcome(matmul, a, b, preferred_element_type=preferred), outcome(jnp.matmul, a, b, preferred_element_type=preferred)
+            )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_dimension_numbers(data) -> None:
+    kinds = data.draw(st.lists(st.sampled_from("lmnk"), max_size=5))
+    sizes = [data.draw(st.integers(0 if data.draw(st.integers(0, 9)) == 0 else 1, 4)) for _ in kinds]
+    a_axes = data.draw(st.permutations([i for i, kind in enumerate(kinds) if kind in "lmk"]))
+    b_axes = data.draw(st.permutations([i for i, kind in enumerate(kinds) if kind in "lnk"]))
+    pairs = {wanted: [(a_axes.index(i), b_axes.index(i)) for i, kind in enumerate(kinds) if kind == wanted] for wanted in "lk"}
+    unzip = lambda found: tuple(zip(*found)) if found else ((), ())  # noqa: E731
+    numbers = (unzip(pairs["k"]), unzip(pairs["l"]))
+    dtype = data.draw(st.sampled_from([jnp.bfloat16, jnp.float32]))
+    a, b = array([sizes[i] for i in a_axes], dtype), array([sizes[i] for i in b_axes], dtype, 1)
+    assert_same_outcome(outcome(dot_general, a, b, numbers), outcome(lax.dot_general, a, b, numbers))
+
+
+def _squares(f, a, b):
+    return sum((leaf.astype(jnp.float32) ** 2).sum() for leaf in jax.tree.leaves(f(a, b)))
+
+
+STEPS = {
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "grad": lambda f: jax.grad(functools.partial(_squares, f), (0, 1)),
+    "vmap": lambda f: lambda a, b: jax.vmap(f)(jnp.stack([a, -a]), jnp.stack([b, b])),
+    "vmap_b": lambda f: lambda a, b: jax.vmap(f, (None, b.ndim), 0)(a, jnp.stack([b, -b], -1)),
+    "vmap_a": lambda f: lambda a, b: jax.vmap(f, (0, None), 0)(jnp.stack([a, a]), b),
+    "jvp": lambda f: lambda a, b: jax.jvp(f, (a, b), (a, b)),
+    "linearize": lambda f: lambda a, b: jax.linearize(f, a, b)[1](a, b),
+    "jacfwd": lambda f: lambda a, b: jax.jacfwd(lambda t: f(a * t, b))(jnp.ones((), a.dtype)),
+    "scan": lambda f: lambda a, b: lax.scan(lambda c, x: (c, f(a * x, b)), 0, jnp.ones(2, a.dtype))[1],
+    "cond": lambda f: lambda a, b: lax.cond(a.sum() > -1e9, f, lambda a, b: jax.tree.map(jnp.zeros_like, f(a, b)), a, b),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=4),
+    st.sampled_from([(matmul, jnp.matmul), (functools.partial(einsum, "...ij,...jk->...ki"), functools.partial(jnp.einsum, "...ij,...jk->...ki"))]),
+    st.sampled_from([((3, 4), (4, 2)), ((2, 3, 4), (4, 2)), ((2, 3, 4), (2, 4, 3))]),
+)  # fmt: skip
+def test_transformations_in_any_order(steps, calls, shapes) -> None:
+    a, b = (array(shape, jnp.float32, seed) for seed, shape in enumerate(shapes))
+    results = []
+    for call in calls:
+        for step in steps:
+            call = STEPS[step](call)
+        results.append(jax.tree.leaves(call(a, b)))
+    for mine, other in zip(*results, strict=True):
+        assert (mine.shape, mine.dtype) == (other.shape, other.dtype)
+        scale = max(1.0, float(jnp.abs(other).max(initial=0.0)))
+        np.testing.assert_allclose(np.asarray(mine) / scale, np.asarray(other) / scale, atol=1e-5)
