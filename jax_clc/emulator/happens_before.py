@@ -125,6 +125,9 @@ class WarpClock:
     """Stands for the mbarrier inits of this warp, which a fence of their own can release."""
     inits: int = field(init=False, default=0)
     init_lanes: int = field(init=False, default=0)
+    copies: int = field(init=False, default=NOBODY)
+    """First of 32 agents that stand for the cp.async of each lane; `copies_done`: what each lane waited for."""
+    copies_done: np.ndarray = field(init=False, default_factory=lambda: np.zeros(32, np.int32))
 
     def __post_init__(self) -> None:
         self.base = self.agents.add(AgentName("warp", self.cta, self.index), AGENTS_PER_WARP)
@@ -171,6 +174,11 @@ class WarpClock:
         np.maximum(part[L], part[P], out=part[L])
         if mask & self.init_lanes:
             message[:A, self.init_agent] = self.inits
+        if self.copies:
+            lanes = lanes_of(mask)
+            for row in (H, S):
+                known = message[row, self.copies : self.copies + 32]
+                known[lanes] = np.maximum(known[lanes], self.copies_done[lanes])
         self.time += 1
         return message
 

@@ -71,14 +71,16 @@ class Barrier:
         waiting thread or warp) makes overtaken waiters visible: raises BarrierPhaseAliased."""
         ended = self.phase & 1 != parity & 1
         first = self._first_failure.get(waiter) if waiter is not None else None
+        if first is not None and first & 1 != parity & 1:  # it gave that phase up and asks for another
+            del self._first_failure[waiter]
+            first = None
         if first is not None and self.phase > first + 1:
             raise BarrierPhaseAliased(
                 f"{self.name}: waits for phase {first} since it was current, and phase {self.phase - 1} is over"
             )
         if ended:
             self._observed = self.phase - 1
-            if first is not None:
-                del self._first_failure[waiter]
+            self._first_failure.pop(waiter, None)
         elif waiter is not None and first is None:
             self._first_failure[waiter] = self.phase
         return ended

@@ -5,6 +5,7 @@ import pytest
 
 from jax_clc.emulator import errors
 from jax_clc.emulator.axioms import Axioms
+from jax_clc.emulator.output_coverage import check_coverage
 from jax_clc.emulator.referee import Referee
 
 FULL = 0xFFFFFFFF
@@ -554,22 +555,37 @@ def test_multiplications_of_one_thread_follow_each_other(scene):
     scene.wait(1)
 
 
+# cp.async
+
+
+def test_lanes_wait_for_their_own_copies(scene):
+    def copied(wait, reader_mask, address):
+        scene = Scene()
+        op = scene.issue(0, "cp.async", mask=FULL)
+        ranges = np.stack([TILE + 16 * LANES, np.full(32, 16)], axis=1)
+        scene.referee.async_access(op, "write", "shared", 0, ranges, scene.next())
+        if wait:
+            scene.referee.group_wait(scene.warp(0), FULL, [op], scene.next())
+        scene.read(0, address, mask=reader_mask)
+        scene.bar(0, 1, 2, 3)
+        scene.read(1, TILE, size=16)
+
+    copied(True, 1, TILE)
+    with pytest.raises(errors.DataRace, match="cp.async"):
+        copied(True, 2, TILE)  # lane 1 reads what lane 0 copied
+    with pytest.raises(errors.DataRace, match="cp.async"):
+        copied(False, 1, TILE)
+
+
 # Outputs
 
 
 def test_output_elements_are_stored_once():
-    referee = Referee()
-    referee.track_output(4096, 64, 4)
-    referee.cta_start(0, 0, 0, 1024, 0)
-    warp = referee.warp_start(0, 0, FULL)
-    addresses = 4096 + 4 * LANES
-    referee.access(warp, 0xFFFF, "write", "global", -1, addresses, 4, 7)
-    referee.finish()
-    with pytest.raises(errors.OutputWrittenTwice, match="element 3 .*PTX line 8"):
-        referee.access(warp, 0xFFFF, "write", "global", -1, addresses + 12, 4, 8)
-    referee = Referee()
-    referee.track_output(4096, 64, 4)
-    op = referee.issue(Scene().warp(0), 1, "bulk.store", 1)
-    referee.async_access(op, "write", "global", -1, np.array([[4096, 16], [4128, 16]]), 1)
-    with pytest.raises(errors.OutputNeverWritten, match="element 4 and 7 more"):
-        referee.finish()
+    writes = np.ones(64, np.uint8)
+    check_coverage("d", writes, 4)
+    writes[8:12] = 2
+    with pytest.raises(errors.OutputWrittenTwice, match="d: element 2 of 16"):
+        check_coverage("d", writes, 4)
+    writes[40:] = 0
+    with pytest.raises(errors.OutputNeverWritten, match="element 10 and 5 more"):
+        check_coverage("d", writes, 4)
