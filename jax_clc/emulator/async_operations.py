@@ -37,8 +37,8 @@ from jax_clc.emulator.referee_state import (
 )
 from jax_clc.emulator.shadow_memory import Access, Request, Selection, ShadowMemory
 
-TENSOR_COLUMNS = 512
-TENSOR_BANDS = 8  # granules of tensor memory: 16 lanes x 1 column
+TENSOR_BANDS = 8  # granules of tensor memory: 16 lanes x 8 columns
+TENSOR_COLUMNS = 64
 
 
 class AsyncOperations:
@@ -55,29 +55,24 @@ class AsyncOperations:
         """An operation leaves its thread (or warp). See README.md for the kinds."""
         message = warp.message(mask)
         if kind in ON_BARRIER:
-            return Op(kind, warp, warp, mask, line, message, NOBODY, 0)
-        owner = self._ctas[warp.cta].warps.get(warp.index & ~3, warp) if kind == "wgmma" else warp
+            return Op(kind, warp, mask, line, message, NOBODY, 0)
         one_lane = mask & (mask - 1) == 0
         lane = mask.bit_length() - 1 if kind in PER_THREAD and one_lane else ALL_LANES
         per_lane = kind == "cp.async" and not one_lane
         key = (stream_kind(kind), lane)
-        stream = owner.streams.get(key)
+        stream = warp.streams.get(key)
         if stream is None:
-            name = hb.AgentName(f"the {kind} operations of warp {owner.index}", owner.cta)
+            name = hb.AgentName(f"the {kind} operations of warp {warp.index}", warp.cta)
             agent = warp.agents.add(name, 32 if per_lane else 1, asynchronous=kind not in GENERIC_PROXY)
             stream = (agent, 0)
             if per_lane:
                 warp.copies = agent
         agent, count = stream
-        owner.streams[key] = (agent, count + 1)
-        op = Op(kind, warp, owner, mask, line, message, agent, count + 1, per_lane)
+        warp.streams[key] = (agent, count + 1)
+        op = Op(kind, warp, mask, line, message, agent, count + 1, per_lane)
         if kind.startswith("tcgen05"):
             op.usable = warp.known(mask.bit_length() - 1 if one_lane else None)[hb.U].copy()
         return op
-
-    def join(self, op: Op, warp: Warp, mask: int, line: int) -> None:
-        """Another warp of the warpgroup issues the same operation."""
-        op.message = warp.agents.join(op.message, warp.message(mask))
 
     # Effects
 
@@ -93,7 +88,7 @@ class AsyncOperations:
             op.pending.append(touch)
         elif op.kind in MERGED:
             op.pending.append(touch)
-            queue = op.owner.queues.setdefault(op.stream, [])
+            queue = op.warp.queues.setdefault(op.stream, [])
             if not queue or queue[-1] is not op:
                 queue.append(op)
         else:
@@ -116,7 +111,7 @@ class AsyncOperations:
             if lanes:
                 newest[op.agent, lanes] = op
         for (agent, lanes), op in newest.items():
-            self.flush_stream(op.owner, op.stream, op.time)
+            self.flush_stream(op.warp, op.stream, op.time)
             if op.per_lane:
                 warp.copies_done[lanes_of(lanes)] = op.time
             else:
@@ -128,7 +123,7 @@ class AsyncOperations:
             if op.kind in ON_BARRIER:
                 self._land(op, home, barrier)
                 continue
-            self.flush_stream(op.owner, op.stream, op.time)
+            self.flush_stream(op.warp, op.stream, op.time)
             if op.per_lane:
                 for lane in lanes_of(op.mask).tolist():
                     barrier.arrive_async(op.agent + lane, op.time)
@@ -235,7 +230,7 @@ class AsyncOperations:
 
     def _apply_tensor(self, op: Op, agent: int, time: int, touch: Touch, home: Cta) -> None:
         if home.tensor is None:
-            home.tensor = ShadowMemory(TENSOR_BANDS * TENSOR_COLUMNS, 1)
+            home.tensor = ShadowMemory(TENSOR_BANDS * TENSOR_COLUMNS, 1, TENSOR_COLUMNS)
         agents, message = op.warp.agents, op.known()
         usable = message[hb.H]
         if self.axioms.tensor_fences and op.usable is not None:
@@ -248,7 +243,7 @@ class AsyncOperations:
 
     def _tensor_conflict(self, op: Op, home: Cta, touch: Touch, access: Access) -> None:
         band, column = divmod(access.granule, TENSOR_COLUMNS)
-        cell = f"tensor memory lane {16 * band}, column {column} of CTA {home.number}"
+        cell = f"tensor memory lane {16 * band}, column {8 * column} of CTA {home.number}"
         place, lines = op.place(touch.line), (touch.line, access.line)
         error: EmulatorError
         if access.agent == NOBODY:
@@ -270,12 +265,11 @@ def describe(agents: Agents, access: Access) -> str:
 
 def _same_past(a: Op, b: Op) -> bool:
     """Whether two operations of a stream were issued with the same knowledge of other agents."""
-    if a.message.shape != b.message.shape or a.warp is not b.warp:
+    if a.message.shape != b.message.shape:
         return False
-    own = slice(a.warp.base, a.warp.base + hb.AGENTS_PER_WARP)
-    difference = a.message[: hb.A] != b.message[: hb.A]
-    difference[:, own] = False
-    return not difference.any()
+    first, last = a.warp.base, a.warp.base + hb.AGENTS_PER_WARP
+    one, other = a.message[: hb.A], b.message[: hb.A]
+    return bool((one[:, :first] == other[:, :first]).all() and (one[:, last:] == other[:, last:]).all())
 
 
 _merged: dict[tuple[int, ...], tuple[list[np.ndarray], np.ndarray]] = {}
@@ -332,7 +326,7 @@ def _tensor_selections(touch: Touch) -> list[Selection]:
     for i, (start, size) in enumerate(touch.ranges.tolist()):
         first, count = (0, 128) if touch.rows is None else touch.rows[i].tolist()
         bands = np.arange(first // 16, -(-(first + count) // 16))
-        columns = np.arange(start // 4, -(-(start + size) // 4))
+        columns = np.arange(start // 32, -(-(start + size) // 32))
         out.append(bands[:, None] * TENSOR_COLUMNS + columns)
     return out
 

@@ -35,11 +35,10 @@ class Touch:
 
 @dataclass
 class Op:
-    """One asynchronous operation from issue to completion. `owner` is the warp whose stream it belongs to."""
+    """One asynchronous operation from issue to completion."""
 
     kind: str
     warp: Warp
-    owner: Warp
     mask: int
     line: int
     message: np.ndarray

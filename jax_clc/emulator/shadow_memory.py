@@ -3,12 +3,15 @@
 Seven int32 rows per granule: agent, time and line of the last write; agent, time and line of one read since; and the
 number of a set of further reads (0: none). A line is negated where the access was a strong (atomic, volatile, relaxed
 or stronger) one. Time 0 means never.
+
+Stages are written and read whole, so state is kept per block of granules as long as a block's granules agree, and
+spread over the granules when an access touches a part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -63,15 +66,22 @@ class Request:
 
 @dataclass
 class ShadowMemory:
-    """The shadow of one memory of `granules` granules, `granule_bytes` wide each."""
+    """The shadow of one memory of `granules` granules, `granule_bytes` wide each, in blocks of `block` granules."""
 
     granules: int
     granule_bytes: int = 4
+    block: int = 128
     state: np.ndarray = field(init=False)
+    blocks: np.ndarray = field(init=False)
+    whole: np.ndarray = field(init=False)
+    """Per block: its state is the one in `blocks`, not those in `state`."""
     sets: list[ReadSet | None] = field(init=False, default_factory=lambda: [None])
 
     def __post_init__(self) -> None:
-        self.state = np.zeros((ROWS, self.granules), np.int32)
+        count = -(-self.granules // self.block)
+        self.state = np.zeros((ROWS, count * self.block), np.int32)
+        self.blocks = np.zeros((ROWS, count), np.int32)
+        self.whole = np.ones(count, bool)
 
     # Selections
 
@@ -96,7 +106,32 @@ class ShadowMemory:
         """Returns the earlier accesses that conflict with this one and are not ordered before it (at most a few), and
         records this one whether or not there are any. A granule never written that is read counts as a conflict with
         NOBODY at time 0."""
-        state = self.state[:, where]
+        size = self.block
+        if isinstance(where, slice) and where.start % size == 0 and where.stop % size == 0:
+            blocks = slice(where.start // size, where.stop // size)
+            if self.whole[blocks].all():
+                problems = self._check_and_record(self.blocks, blocks, request)
+                return [replace(p, granule=p.granule * size) for p in problems]
+            self._spread(np.arange(blocks.start, blocks.stop))
+            problems = self._check_and_record(self.state, where, request)
+            if request.is_write:
+                self.blocks[:, blocks] = self.state[:, where][:, ::size]
+                self.whole[blocks] = True
+            return problems
+        touched = where // size if isinstance(where, np.ndarray) else np.arange(where.start // size, -(-where.stop // size))
+        if self.whole[touched].any():
+            self._spread(np.unique(touched))
+        return self._check_and_record(self.state, where, request)
+
+    def _spread(self, blocks: np.ndarray) -> None:
+        """Gives the granules of these blocks their blocks' state."""
+        blocks = blocks[self.whole[blocks]]
+        self.whole[blocks] = False
+        granules = (blocks[:, None] * self.block + np.arange(self.block)).reshape(-1)
+        self.state[:, granules] = np.repeat(self.blocks[:, blocks], self.block, axis=1)
+
+    def _check_and_record(self, table: np.ndarray, where: Selection, request: Request) -> list[Access]:
+        state = table[:, where]
         problems: list[Access] = []
         known, now = request.known, request
         if not (known[state[WRITER]] >= state[WRITE_TIME]).all():
@@ -106,16 +141,13 @@ class ShadowMemory:
                 self._judge(problems, state, where, now, READER)
             if state[READ_SET].any():
                 self._judge_sets(problems, state, where, now)
-            self._record_write(where, now)
+            _record_write(table, where, now)
         else:
             if not state[WRITE_TIME].all():
                 unwritten = int(np.flatnonzero(state[WRITE_TIME].reshape(-1) == 0)[0])
-                problems.append(Access(NOBODY, 0, 0, True, False, self._granule(where, unwritten)))
-            self._record_read(where, state, now)
+                problems.append(Access(NOBODY, 0, 0, True, False, _granule(where, unwritten)))
+            self._record_read(table, where, state, now)
         return problems
-
-    def _granule(self, where: Selection, position: int) -> int:
-        return where.start + position if isinstance(where, slice) else int(where.reshape(-1)[position])
 
     def _judge(self, problems: list[Access], state: np.ndarray, where: Selection, now: Request, row: int) -> None:
         """Looks closely at granules whose earlier write (or inline read) the plain comparison did not clear."""
@@ -132,7 +164,7 @@ class ShadowMemory:
             problems.append(
                 Access(
                     int(agents[at]), int(times[at]), abs(int(lines[at])), row == WRITER, bool(lines[at] < 0),
-                    self._granule(where, at),
+                    _granule(where, at),
                 )
             )  # fmt: skip
 
@@ -154,41 +186,32 @@ class ShadowMemory:
                 line = int(reads.lines[i])
                 problems.append(
                     Access(
-                        int(reads.agents[i]), int(reads.times[i]), abs(line), False, line < 0, self._granule(where, at)
+                        int(reads.agents[i]), int(reads.times[i]), abs(line), False, line < 0, _granule(where, at)
                     )
                 )
 
-    def _record_write(self, where: Selection, now: Request) -> None:
-        values = np.zeros((ROWS, 1), np.int32)
-        values[WRITE_TIME] = now.time
-        values[WRITE_LINE] = -now.line if now.strong else now.line
-        if isinstance(now.agents, np.ndarray):
-            self.state[:, where] = values if isinstance(where, slice) or where.ndim == 1 else values[:, :, None]
-            self.state[WRITER, where] = _column(now.agents, self.state[WRITER, where])
-        else:
-            values[WRITER] = now.agents
-            self.state[:, where] = values if isinstance(where, slice) or where.ndim == 1 else values[:, :, None]
-
-    def _record_read(self, where: Selection, state: np.ndarray, now: Request) -> None:
+    def _record_read(self, table: np.ndarray, where: Selection, state: np.ndarray, now: Request) -> None:
         line = -now.line if now.strong else now.line
         readers = state[READER]
-        agents = np.broadcast_to(_column(now.agents, readers), readers.shape)
+        agents: int | np.ndarray = _column(now.agents, readers)
         # A read stands for an earlier one of the same agent only: a later writer is checked against every agent.
-        replaces = (readers == agents) if readers.any() else None
-        if replaces is None or replaces.all():
-            self.state[READER, where] = agents
-            self.state[READ_TIME, where] = now.time
-            self.state[READ_LINE, where] = line
+        others = (readers != NOBODY) & (readers != agents)
+        if not others.any():
+            table[READER, where] = agents
+            table[READ_TIME, where] = now.time
+            table[READ_LINE, where] = line
             return
-        free = replaces | (readers == NOBODY)
         flat = np.arange(where.start, where.stop) if isinstance(where, slice) else where
-        inline = flat[free]
-        self.state[READER, inline] = agents[free]
-        self.state[READ_TIME, inline] = now.time
-        self.state[READ_LINE, inline] = line
-        self._extend_sets(flat[~free], state[READ_SET][~free], agents[~free], now.time, line)
+        agents = np.broadcast_to(agents, readers.shape)
+        inline = flat[~others]
+        table[READER, inline] = agents[~others]
+        table[READ_TIME, inline] = now.time
+        table[READ_LINE, inline] = line
+        self._extend_sets(table, flat[others], state[READ_SET][others], agents[others], now.time, line)
 
-    def _extend_sets(self, granules: np.ndarray, numbers: np.ndarray, agents: np.ndarray, time: int, line: int) -> None:
+    def _extend_sets(
+        self, table: np.ndarray, granules: np.ndarray, numbers: np.ndarray, agents: np.ndarray, time: int, line: int
+    ) -> None:
         """Adds a read to the sets of these granules; granules that shared a set and a reader share the new one."""
         keys = numbers.astype(np.int64) << 32 | agents
         if (keys == keys[0]).all():
@@ -209,20 +232,23 @@ class ShadowMemory:
                     np.append(old.lines[keep], np.int32(line)),
                 )
             self.sets.append(new)
-            self.state[READ_SET, members] = len(self.sets) - 1
+            table[READ_SET, members] = len(self.sets) - 1
         if len(self.sets) > 1 << 16:
             self._compact_sets()
 
     def _compact_sets(self) -> None:
-        used, renumbered = np.unique(np.append(self.state[READ_SET], 0), return_inverse=True)
+        count = self.state.shape[1]
+        numbers = np.concatenate((self.state[READ_SET], self.blocks[READ_SET], [0]))
+        used, renumbered = np.unique(numbers, return_inverse=True)
         self.sets = [self.sets[number] for number in used]
-        self.state[READ_SET] = renumbered[:-1]
+        self.state[READ_SET], self.blocks[READ_SET] = renumbered[:count], renumbered[count:-1]
 
     # Barriers
 
     def hold_barrier(self, address: int, line: int) -> None:
         """From mbarrier.init on, the eight bytes belong to the barrier."""
         where = self.span(address, 8)
+        self._spread(np.arange(where.start // self.block, where.stop // self.block + 1))
         self.state[:, where] = 0
         self.state[WRITER, where] = BARRIER_MEMORY
         self.state[WRITE_TIME, where] = np.iinfo(np.int32).max
@@ -232,6 +258,22 @@ class ShadowMemory:
         """mbarrier.inval: from here on the memory counts as written by whoever invalidated."""
         where = self.span(address, 8)
         self.state[:, where] = np.array([agent, time, line, 0, 0, 0, 0], np.int32)[:, None]
+
+
+def _granule(where: Selection, position: int) -> int:
+    return where.start + position if isinstance(where, slice) else int(where.reshape(-1)[position])
+
+
+def _record_write(table: np.ndarray, where: Selection, now: Request) -> None:
+    values = np.zeros((ROWS, 1), np.int32)
+    values[WRITE_TIME] = now.time
+    values[WRITE_LINE] = -now.line if now.strong else now.line
+    per_lane = isinstance(now.agents, np.ndarray)
+    if not per_lane:
+        values[WRITER] = now.agents
+    table[:, where] = values if isinstance(where, slice) or where.ndim == 1 else values[:, :, None]
+    if per_lane:
+        table[WRITER, where] = now.agents if where.ndim == 1 else now.agents[:, None]  # type: ignore[union-attr, index]
 
 
 def _column(agents: int | np.ndarray, like: np.ndarray) -> np.ndarray | int:
