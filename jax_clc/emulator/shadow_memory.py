@@ -118,7 +118,8 @@ class ShadowMemory:
                 self.blocks[:, blocks] = self.state[:, where][:, ::size]
                 self.whole[blocks] = True
             return problems
-        touched = where // size if isinstance(where, np.ndarray) else np.arange(where.start // size, -(-where.stop // size))
+        slices = isinstance(where, slice)
+        touched = np.arange(where.start // size, -(-where.stop // size)) if slices else where // size
         if self.whole[touched].any():
             self._spread(np.unique(touched))
         return self._check_and_record(self.state, where, request)
