@@ -1,0 +1,78 @@
+"""The table of instruction forms: opcode -> how many operands it writes, what keeps a warp uniform, how to emit it.
+
+The modules `instructions_*.py` fill the table with the `form` decorator. An opcode that is not in the table, or a modifier its
+emitter does not know, is an UnsupportedInstruction with its line.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .errors import UnsupportedInstruction
+from .ptx_parser import Instruction
+
+MODULES = (
+    "instructions_integer", "instructions_float", "instructions_convert", "instructions_warp", "instructions_memory",
+    "instructions_sync", "instructions_copy", "instructions_matrix", "instructions_tcgen05",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One row. `results`: leading operands that are written; `uniform`: "auto" (equal inputs give an equal result),
+    "never", "always", or a rule (analysis, instruction, block, position) -> bool."""
+
+    name: str
+    emit: Callable
+    results: int = 1
+    reads_results: bool = False
+    uniform: object = "auto"
+
+
+FORMS: dict[str, Form] = {}
+
+
+def form(*names: str, results: int = 1, reads_results: bool = False, uniform: object = "auto"):
+    """Adds the decorated emitter (emitter, instruction) -> None under each name (leading parts of the opcode)."""
+
+    def add(function: Callable) -> Callable:
+        for name in names:
+            assert name not in FORMS, f"two rows for {name}"
+            FORMS[name] = Form(name, function, results, reads_results, uniform)
+        return function
+
+    return add
+
+
+@lru_cache(maxsize=1)
+def _load() -> None:
+    for module in MODULES:
+        importlib.import_module(f"{__package__}.{module}")
+
+
+@lru_cache(maxsize=65536)
+def _lookup(opcode: str) -> Form | None:
+    _load()
+    parts = opcode.split(".")
+    for length in range(len(parts), 0, -1):
+        found = FORMS.get(".".join(parts[:length]))
+        if found is not None:
+            return found
+    return None
+
+
+def form_of(instruction: Instruction) -> Form:
+    """The row of an instruction. Raises UnsupportedInstruction with its line."""
+    found = _lookup(instruction.opcode)
+    if found is None:
+        raise unsupported(instruction)
+    return found
+
+
+def unsupported(instruction: Instruction, why: str = "") -> UnsupportedInstruction:
+    """The error for a form that the table, or an emitter, does not know."""
+    message = f"`{instruction.opcode}` is not emulated" + (f": {why}" if why else "")
+    return UnsupportedInstruction(message, line=instruction.line, text=instruction.opcode)

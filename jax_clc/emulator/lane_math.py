@@ -1,0 +1,306 @@
+"""What generated code calls: lane vectors, masks, and arithmetic that NumPy does not have in PTX's form."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+U8, U16, U32, U64 = np.uint8, np.uint16, np.uint32, np.uint64
+I8, I16, I32, I64 = np.int8, np.int16, np.int32, np.int64
+F16, F32, F64 = np.float16, np.float32, np.float64
+
+_LANE = np.arange(32)
+_POWERS = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint64)
+TRUE_LANES = np.ones(32, bool)
+FALSE_LANES = np.zeros(32, bool)
+
+
+class _Lanes(dict):
+    """mask integer -> bool array of lanes; made once for each mask."""
+
+    def __missing__(self, mask: int) -> np.ndarray:
+        lanes = (mask >> _LANE & 1).astype(bool)
+        lanes.setflags(write=False)
+        if len(self) > 50000:
+            self.clear()
+        self[mask] = lanes
+        return lanes
+
+
+class _First(dict):
+    """mask integer -> its lowest lane."""
+
+    def __missing__(self, mask: int) -> int:
+        first = (mask & -mask).bit_length() - 1
+        if len(self) < 50000:
+            self[mask] = first
+        return first
+
+
+LANES = _Lanes()
+FIRST = _First()
+
+
+def BITS(lanes) -> int:
+    """bool array of lanes -> mask integer."""
+    return int.from_bytes(np.packbits(lanes, bitorder="little").tobytes(), "little")
+
+
+def FULL_INT(value: int, dtype) -> np.ndarray:
+    """One integer, signed or unsigned, in all lanes."""
+    return np.full(32, value, dtype)
+
+
+def FULL_U128(value: int) -> np.ndarray:
+    """A 128-bit integer in all lanes: (32, 2) of uint64, low half first."""
+    return np.tile(np.array([value & ((1 << 64) - 1), value >> 64], np.uint64), (32, 1))
+
+
+def F32_(bits: int) -> np.float32:
+    return np.uint32(bits).view(np.float32)
+
+
+def F64_(bits: int) -> np.float64:
+    return np.uint64(bits).view(np.float64)
+
+
+def F16_(bits: int) -> np.float16:
+    return np.uint16(bits).view(np.float16)
+
+
+def FULL_F32(bits: int) -> np.ndarray:
+    return np.full(32, bits, np.uint32).view(np.float32)
+
+
+def FULL_F64(bits: int) -> np.ndarray:
+    return np.full(32, bits, np.uint64).view(np.float64)
+
+
+def FULL_F16(bits: int) -> np.ndarray:
+    return np.full(32, bits, np.uint16).view(np.float16)
+
+
+# bfloat16: kept as uint16, computed as float32
+
+
+def BF16_TO_F32(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def FULL_BF16(bits: int) -> np.ndarray:
+    return np.full(32, bits << 16, np.uint32).view(np.float32)
+
+
+def F32_TO_BF16(values: np.ndarray) -> np.ndarray:
+    """Round to nearest even; NaN becomes the canonical 0x7fff. Returns uint32 below 2**16."""
+    bits = values.view(np.uint32)
+    rounded = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16
+    return np.where(values != values, np.uint32(0x7FFF), rounded)
+
+
+def F32_TO_F16(values: np.ndarray) -> np.ndarray:
+    """Round to nearest even; NaN becomes the canonical 0x7fff. Returns uint32 below 2**16."""
+    bits = values.astype(np.float16).view(np.uint16).astype(np.uint32)
+    return np.where(values != values, np.uint32(0x7FFF), bits)
+
+
+# integers
+
+
+def MULHI_U32(a, b):
+    return ((np.asarray(a, np.uint64) * np.asarray(b, np.uint64)) >> np.uint64(32)).astype(np.uint32)
+
+
+def MULHI_S32(a, b):
+    return ((np.asarray(a, np.int64) * np.asarray(b, np.int64)) >> np.int64(32)).astype(np.int32)
+
+
+def MULHI_64(a, b, signed: bool) -> np.ndarray:
+    dtype = np.int64 if signed else np.uint64
+    first, second = np.broadcast_arrays(np.asarray(a), np.asarray(b))
+    product = [(int(x) * int(y)) >> 64 for x, y in zip(first.tolist(), second.tolist(), strict=True)]
+    return np.array(product, dtype)
+
+
+def TRUNC_DIV(a, b, dtype):
+    """Integer division towards zero; a zero divisor gives all ones, as the hardware does."""
+    a, b = np.broadcast_arrays(np.asarray(a, dtype), np.asarray(b, dtype))
+    safe = np.where(b == 0, dtype(1), b)
+    quotient = np.abs(a.astype(object)) // np.abs(safe.astype(object)) if dtype is np.int64 else None
+    if dtype in (np.uint8, np.uint16, np.uint32, np.uint64):
+        result = a // safe
+    elif quotient is not None:
+        sign = np.where((a < 0) != (safe < 0), -1, 1)
+        result = (quotient * sign).astype(np.int64)
+    else:
+        wide = np.abs(a.astype(np.int64)) // np.abs(safe.astype(np.int64))
+        result = np.where((a < 0) != (safe < 0), -wide, wide).astype(dtype)
+    ones = dtype(-1) if np.issubdtype(dtype, np.signedinteger) else np.iinfo(dtype).max
+    return np.where(b == 0, dtype(ones), result).astype(dtype)
+
+
+def TRUNC_REM(a, b, dtype):
+    a, b = np.broadcast_arrays(np.asarray(a, dtype), np.asarray(b, dtype))
+    with np.errstate(over="ignore"):
+        result = a - TRUNC_DIV(a, b, dtype) * b
+    return np.where(b == 0, a, result).astype(dtype)
+
+
+def DIV_INT(a: int, b: int, bits: int) -> int:
+    """Scalar division towards zero; result as unsigned bits."""
+    if b == 0:
+        return (1 << bits) - 1
+    quotient = abs(a) // abs(b)
+    return (quotient if (a < 0) == (b < 0) else -quotient) & ((1 << bits) - 1)
+
+
+def REM_INT(a: int, b: int, bits: int) -> int:
+    if b == 0:
+        return a & ((1 << bits) - 1)
+    remainder = abs(a) % abs(b)
+    return (remainder if a >= 0 else -remainder) & ((1 << bits) - 1)
+
+
+def POPC(a) -> np.ndarray:
+    return np.bitwise_count(a).astype(np.uint32)
+
+
+def CLZ(a, bits: int) -> np.ndarray:
+    return np.array([bits - int(x).bit_length() for x in np.asarray(a).tolist()], np.uint32)
+
+
+def BFIND(a, bits: int) -> np.ndarray:
+    return np.array([(int(x).bit_length() - 1) & 0xFFFFFFFF for x in np.asarray(a).tolist()], np.uint32)
+
+
+def BREV_INT(a: int, bits: int) -> int:
+    return int(format(a, f"0{bits}b")[::-1], 2)
+
+
+def BREV(a, bits: int) -> np.ndarray:
+    values = np.asarray(a)
+    return np.array([BREV_INT(x, bits) for x in values.tolist()], values.dtype)
+
+
+def PRMT_INT(a: int, b: int, selector: int) -> int:
+    """Default mode of prmt on scalars."""
+    pool = a | b << 32
+    result = 0
+    for index in range(4):
+        nibble = selector >> (4 * index) & 15
+        byte = pool >> (8 * (nibble & 7)) & 255
+        if nibble & 8:
+            byte = 255 if byte & 128 else 0
+        result |= byte << (8 * index)
+    return result
+
+
+def PRMT(a, b, selector) -> np.ndarray:
+    a, b, selector = (np.broadcast_to(np.asarray(x, np.uint32), 32) for x in (a, b, selector))
+    pool = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
+    result = np.zeros(32, np.uint32)
+    for index in range(4):
+        nibble = (selector >> np.uint32(4 * index)) & np.uint32(15)
+        byte = (pool >> ((nibble & np.uint32(7)) * np.uint32(8)).astype(np.uint64)).astype(np.uint32) & np.uint32(255)
+        sign = np.where(byte & np.uint32(128), np.uint32(255), np.uint32(0))
+        result |= np.where(nibble & np.uint32(8), sign, byte) << np.uint32(8 * index)
+    return result
+
+
+def FUNNEL(low: int, high: int, shift: int, left: bool, clamp: bool) -> int:
+    shift = min(shift, 32) if clamp else shift & 31
+    pool = low | high << 32
+    return ((pool << shift) >> 32 if left else pool >> shift) & 0xFFFFFFFF
+
+
+def FUNNEL_LANES(low, high, shift, left: bool, clamp: bool) -> np.ndarray:
+    low, high, shift = (np.broadcast_to(np.asarray(x, np.uint64), 32) for x in (low, high, shift))
+    shift = np.minimum(shift, np.uint64(32)) if clamp else shift & np.uint64(31)
+    pool = low | high << np.uint64(32)
+    moved = (pool << shift) >> np.uint64(32) if left else pool >> shift
+    return moved.astype(np.uint32)
+
+
+def BFE(a, start, length, bits: int, signed: bool):
+    """Bit field extract for one lane's integers; unsigned bits."""
+    start, length = start & 255, length & 255
+    if length == 0:
+        return 0
+    field = (a >> start) & ((1 << length) - 1) if start < bits else 0
+    if signed:
+        sign = a >> min(start + length - 1, bits - 1) & 1
+        usable = min(length, max(bits - start, 0))
+        if sign:
+            field |= ((1 << bits) - 1) & ~((1 << usable) - 1)
+    return field & ((1 << bits) - 1)
+
+
+def BFI(a, b, start, length, bits: int):
+    """Insert a's low bits into b."""
+    start, length = start & 255, length & 255
+    window = (((1 << length) - 1) << start) & ((1 << bits) - 1)
+    return ((a << start) & window) | (b & ~window)
+
+
+def EACH(function, dtype, *operands) -> np.ndarray:
+    """A scalar function over lanes: for rare instructions."""
+    columns = [np.broadcast_to(np.asarray(x), 32).tolist() for x in operands]
+    return np.array([function(*row) for row in zip(*columns, strict=True)], dtype)
+
+
+def SHIFT_LEFT(a: int, amount: int, bits: int) -> int:
+    return (a << amount) & ((1 << bits) - 1) if amount < bits else 0
+
+
+# floats
+
+
+def FMA32(a, b, c):
+    """Rounded once: a product of floats is exact in double; the sum is rounded to double first, which differs from a fused
+    multiply-add only when the double lies within its last place of a tie between floats."""
+    return (np.asarray(a, np.float64) * b + c).astype(np.float32)
+
+
+def FMA64(a, b, c) -> np.ndarray:
+    fma = getattr(math, "fma", None)
+    if fma is None:
+        from fractions import Fraction
+
+        def fma(x, y, z):
+            if not all(map(math.isfinite, (x, y, z))):
+                return x * y + z
+            return float(Fraction(x) * Fraction(y) + Fraction(z))
+
+    return EACH(fma, np.float64, a, b, c)
+
+
+def FLUSH(values: np.ndarray) -> np.ndarray:
+    """Subnormal floats become zero of the same sign (.ftz)."""
+    return np.where(np.abs(values) < np.float32(2.0**-126), np.copysign(np.float32(0), values), values)
+
+
+def TO_INT(values: np.ndarray, low: int, high: int, dtype, mode: str) -> np.ndarray:
+    """Float to integer with saturation; NaN gives zero."""
+    rounding = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode]
+    wide = rounding(np.asarray(values, np.float64))
+    nan = wide != wide
+    clipped = np.where(nan, 0.0, wide)
+    result = np.array([min(max(int(x) if math.isfinite(x) else (high if x > 0 else low), low), high) for x in clipped.tolist()])
+    return result.astype(dtype)
+
+
+def MIN_FLOAT(a, b):
+    return np.fmin(a, b)
+
+
+def MAX_FLOAT(a, b):
+    return np.fmax(a, b)
+
+
+NAMES = {name: value for name, value in globals().items() if name.isupper() or name in ("F32_", "F64_", "F16_")}
+NAMES |= {
+    "np": np, "WHERE": np.where, "MINIMUM": np.minimum, "MAXIMUM": np.maximum, "SQRT": np.sqrt, "TRUE_LANES": TRUE_LANES,
+    "ZERO_U8": np.zeros(32, U8), "ZERO_U16": np.zeros(32, U16), "ZERO_U32": np.zeros(32, U32), "ZERO_U64": np.zeros(32, U64),
+    "ZERO_F32": np.zeros(32, F32), "ZERO_F64": np.zeros(32, F64), "ZERO_U128": np.zeros((32, 2), U64), "U128": U64,
+}  # fmt: skip
