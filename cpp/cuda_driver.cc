@@ -33,8 +33,8 @@ const Driver* Open(const std::string& path, std::string* why) {
   std::string missing;
 #define JAX_CLC_LOOK_UP(member, symbol, declaration) \
   driver->member = reinterpret_cast<decltype(driver->member)>(dlsym(library, symbol));
-#define JAX_CLC_REQUIRE(member, symbol, declaration)   \
-  JAX_CLC_LOOK_UP(member, symbol, declaration)         \
+#define JAX_CLC_REQUIRE(member, symbol, declaration) \
+  JAX_CLC_LOOK_UP(member, symbol, declaration)       \
   if (driver->member == nullptr) missing += std::string(missing.empty() ? "" : ", ") + symbol;
   JAX_CLC_DRIVER_ENTRIES(JAX_CLC_REQUIRE)
   JAX_CLC_OPTIONAL_DRIVER_ENTRIES(JAX_CLC_LOOK_UP)

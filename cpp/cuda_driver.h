@@ -9,37 +9,36 @@ namespace jax_clc {
 
 // X(member, exported symbol, the declaration in cuda.h that gives its type). Symbols are spelled with their version
 // suffix because the macros of cuda.h do not reach a string.
-#define JAX_CLC_DRIVER_ENTRIES(X)                                                   \
-  X(Init, "cuInit", cuInit)                                                         \
-  X(DriverGetVersion, "cuDriverGetVersion", cuDriverGetVersion)                     \
-  X(GetErrorName, "cuGetErrorName", cuGetErrorName)                                 \
-  X(GetErrorString, "cuGetErrorString", cuGetErrorString)                           \
-  X(DeviceGetCount, "cuDeviceGetCount", cuDeviceGetCount)                           \
-  X(DeviceGet, "cuDeviceGet", cuDeviceGet)                                          \
-  X(DeviceGetName, "cuDeviceGetName", cuDeviceGetName)                              \
-  X(DeviceGetAttribute, "cuDeviceGetAttribute", cuDeviceGetAttribute)               \
-  X(DeviceTotalMem, "cuDeviceTotalMem_v2", cuDeviceTotalMem)                        \
-  X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain)   \
-  X(CtxGetCurrent, "cuCtxGetCurrent", cuCtxGetCurrent)                              \
-  X(CtxPushCurrent, "cuCtxPushCurrent_v2", cuCtxPushCurrent)                        \
-  X(CtxPopCurrent, "cuCtxPopCurrent_v2", cuCtxPopCurrent)                           \
-  X(CtxGetDevice, "cuCtxGetDevice", cuCtxGetDevice)                                 \
-  X(StreamGetCtx, "cuStreamGetCtx", cuStreamGetCtx)                                 \
-  X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode",           \
-    cuThreadExchangeStreamCaptureMode)                                              \
-  X(LibraryLoadData, "cuLibraryLoadData", cuLibraryLoadData)                        \
-  X(LibraryUnload, "cuLibraryUnload", cuLibraryUnload)                              \
-  X(LibraryGetKernel, "cuLibraryGetKernel", cuLibraryGetKernel)                     \
-  X(KernelGetFunction, "cuKernelGetFunction", cuKernelGetFunction)                  \
-  X(FuncSetAttribute, "cuFuncSetAttribute", cuFuncSetAttribute)                     \
-  X(OccupancyMaxActiveClusters, "cuOccupancyMaxActiveClusters", cuOccupancyMaxActiveClusters) \
-  X(TensorMapEncodeTiled, "cuTensorMapEncodeTiled", cuTensorMapEncodeTiled)         \
-  X(MemsetD8Async, "cuMemsetD8Async", cuMemsetD8Async)                              \
+#define JAX_CLC_DRIVER_ENTRIES(X)                                                                            \
+  X(Init, "cuInit", cuInit)                                                                                  \
+  X(DriverGetVersion, "cuDriverGetVersion", cuDriverGetVersion)                                              \
+  X(GetErrorName, "cuGetErrorName", cuGetErrorName)                                                          \
+  X(GetErrorString, "cuGetErrorString", cuGetErrorString)                                                    \
+  X(DeviceGetCount, "cuDeviceGetCount", cuDeviceGetCount)                                                    \
+  X(DeviceGet, "cuDeviceGet", cuDeviceGet)                                                                   \
+  X(DeviceGetName, "cuDeviceGetName", cuDeviceGetName)                                                       \
+  X(DeviceGetAttribute, "cuDeviceGetAttribute", cuDeviceGetAttribute)                                        \
+  X(DeviceTotalMem, "cuDeviceTotalMem_v2", cuDeviceTotalMem)                                                 \
+  X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain)                            \
+  X(CtxGetCurrent, "cuCtxGetCurrent", cuCtxGetCurrent)                                                       \
+  X(CtxPushCurrent, "cuCtxPushCurrent_v2", cuCtxPushCurrent)                                                 \
+  X(CtxPopCurrent, "cuCtxPopCurrent_v2", cuCtxPopCurrent)                                                    \
+  X(CtxGetDevice, "cuCtxGetDevice", cuCtxGetDevice)                                                          \
+  X(StreamGetCtx, "cuStreamGetCtx", cuStreamGetCtx)                                                          \
+  X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", cuThreadExchangeStreamCaptureMode) \
+  X(LibraryLoadData, "cuLibraryLoadData", cuLibraryLoadData)                                                 \
+  X(LibraryUnload, "cuLibraryUnload", cuLibraryUnload)                                                       \
+  X(LibraryGetKernel, "cuLibraryGetKernel", cuLibraryGetKernel)                                              \
+  X(KernelGetFunction, "cuKernelGetFunction", cuKernelGetFunction)                                           \
+  X(FuncSetAttribute, "cuFuncSetAttribute", cuFuncSetAttribute)                                              \
+  X(OccupancyMaxActiveClusters, "cuOccupancyMaxActiveClusters", cuOccupancyMaxActiveClusters)                \
+  X(TensorMapEncodeTiled, "cuTensorMapEncodeTiled", cuTensorMapEncodeTiled)                                  \
+  X(MemsetD8Async, "cuMemsetD8Async", cuMemsetD8Async)                                                       \
   X(LaunchKernelEx, "cuLaunchKernelEx", cuLaunchKernelEx)
 
 // Entries younger than the oldest driver we serve (CUDA 12.0); null where the driver has none.
-#define JAX_CLC_OPTIONAL_DRIVER_ENTRIES(X)                       \
-  X(FuncGetParamInfo, "cuFuncGetParamInfo", cuFuncGetParamInfo)  \
+#define JAX_CLC_OPTIONAL_DRIVER_ENTRIES(X)                      \
+  X(FuncGetParamInfo, "cuFuncGetParamInfo", cuFuncGetParamInfo) \
   X(FuncLoad, "cuFuncLoad", cuFuncLoad)
 
 struct Driver {

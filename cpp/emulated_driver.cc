@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <tuple>
 #include <vector>
@@ -19,6 +20,11 @@ namespace nb = nanobind;
 struct EmulatedDevice {
   nb::object object;
   CUcontext context;
+
+  ~EmulatedDevice() {
+    nb::gil_scoped_acquire gil;
+    object.reset();
+  }
 };
 
 struct EmulatedKernel {
@@ -26,10 +32,15 @@ struct EmulatedKernel {
 };
 
 std::mutex current_mutex;
-EmulatedDevice* current_device = nullptr;  // never freed: calls on other threads may still use it
+
+// The device that calls start on; a call in flight keeps its own. Never destroyed: Python is gone by then.
+std::shared_ptr<EmulatedDevice>& CurrentDevice() {
+  static auto* current = new std::shared_ptr<EmulatedDevice>;
+  return *current;
+}
 
 struct ThreadState {
-  EmulatedDevice* device = nullptr;
+  std::shared_ptr<EmulatedDevice> device;
   const std::array<Buffer, 4>* buffers = nullptr;
   std::string error;
 };
@@ -83,8 +94,8 @@ CUresult CtxGetDevice(CUdevice* device) { return *device = 0, CUDA_SUCCESS; }
 CUresult ThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) { return CUDA_SUCCESS; }
 
 // The image is the kernel's name (Driver::loads_by_name): the device reads the PTX of that kernel by itself.
-CUresult LibraryLoadData(CUlibrary* library, const void* name, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
-                         unsigned) {
+CUresult LibraryLoadData(CUlibrary* library, const void* name, CUjit_option*, void**, unsigned, CUlibraryOption*,
+                         void**, unsigned) {
   return InPython(CUDA_ERROR_INVALID_IMAGE, [&](nb::object& device) {
     const std::string kernel = static_cast<const char*>(name);
     device.attr("load")(kernel);
@@ -120,9 +131,9 @@ Triple Block(const CUlaunchConfig& config) { return {config.blockDimX, config.bl
 
 CUresult OccupancyMaxActiveClusters(int* clusters, CUfunction function, const CUlaunchConfig* config) {
   return InPython(CUDA_ERROR_INVALID_VALUE, [&](nb::object& device) {
-    *clusters = nb::cast<int>(device.attr("max_active_clusters")(
-        reinterpret_cast<EmulatedKernel*>(function)->name, Grid(*config), Block(*config), Cluster(*config),
-        config->sharedMemBytes));
+    *clusters = nb::cast<int>(device.attr("max_active_clusters")(reinterpret_cast<EmulatedKernel*>(function)->name,
+                                                                 Grid(*config), Block(*config), Cluster(*config),
+                                                                 config->sharedMemBytes));
   });
 }
 
@@ -190,8 +201,8 @@ CUresult LaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void*
       const Buffer& buffer = (*thread_state.buffers)[i];
       buffers.emplace_back(reinterpret_cast<uint64_t>(buffer.data), buffer.bytes, kOperandNames[i]);
     }
-    device.attr("launch")(reinterpret_cast<EmulatedKernel*>(function)->name, Grid(*config), Block(*config), Cluster(*config),
-                          config->sharedMemBytes, nb::bytes(params, size), buffers);
+    device.attr("launch")(reinterpret_cast<EmulatedKernel*>(function)->name, Grid(*config), Block(*config),
+                          Cluster(*config), config->sharedMemBytes, nb::bytes(params, size), buffers);
   });
 }
 
@@ -224,19 +235,21 @@ const Driver& EmulatedDriver() {
 
 void SetEmulator(nb::object device) {
   static uintptr_t contexts = 0;
-  std::lock_guard<std::mutex> lock(current_mutex);
-  if (device.is_none()) {
-    current_device = nullptr;
-  } else if (current_device == nullptr || !current_device->object.is(device)) {
-    current_device = new EmulatedDevice{std::move(device), reinterpret_cast<CUcontext>(++contexts)};
+  std::shared_ptr<EmulatedDevice> next;
+  if (!device.is_none()) {
+    next = std::make_shared<EmulatedDevice>();
+    next->object = std::move(device);
   }
+  std::lock_guard<std::mutex> lock(current_mutex);
+  if (next != nullptr) next->context = reinterpret_cast<CUcontext>(++contexts);
+  CurrentDevice().swap(next);  // the one before goes after the lock: it may run Python code
 }
 
 EmulatedCall::EmulatedCall(const std::array<Buffer, 4>& buffers, std::string* why) {
-  EmulatedDevice* device = nullptr;
+  std::shared_ptr<EmulatedDevice> device;
   {
     std::lock_guard<std::mutex> lock(current_mutex);
-    device = current_device;
+    device = CurrentDevice();
   }
   if (device == nullptr) {
     *why = "this program was lowered for an emulated device; run it inside `with jax_clc.emulated(...)`";

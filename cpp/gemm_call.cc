@@ -26,107 +26,38 @@ ffi::TypeId GemmCall::id = {};
 
 // --- Instantiate ----------------------------------------------------------------------------------------------------
 
-ffi::ErrorOr<std::unique_ptr<GemmCall>> GemmCall::FromAttributes(const ffi::Dictionary& attributes) {
-  std::unique_ptr<GemmCall> call(new GemmCall);
-  if (ffi::Error error = call->ReadAttributes(attributes); error.failure()) return ffi::Unexpected(std::move(error));
-  for (const Choice& choice : call->choices_) {
-    if (ffi::Error error = call->CheckChoice(choice); error.failure()) return ffi::Unexpected(std::move(error));
-  }
+ffi::ErrorOr<std::unique_ptr<GemmCall>> GemmCall::FromAttributes(const ffi::Dictionary& dictionary) {
+  auto attributes = GemmAttributes::Read(dictionary);
+  if (!attributes.has_value()) return ffi::Unexpected(attributes.error());
+  std::unique_ptr<GemmCall> call(new GemmCall(*attributes));
+  if (ffi::Error error = call->FindKernels(attributes->kernels); error.failure())
+    return ffi::Unexpected(std::move(error));
   return call;
 }
 
-ffi::Error GemmCall::ReadAttributes(const ffi::Dictionary& attributes) {
-  ffi::Error error;  // the first one
-  auto fail = [&](const std::string& what) {
-    if (error.success()) error = ffi::Error::InvalidArgument("jax_clc.gemm: " + what);
-  };
-  auto integer = [&](const char* name, int64_t low) -> int64_t {
-    auto value = attributes.get<int64_t>(name);
-    if (!value.has_value()) return fail(std::string("attribute ") + name + ": " + value.error().message()), low;
-    if (*value < low) fail(std::string("attribute ") + name + " is " + std::to_string(*value));
-    return *value;
-  };
-  auto integers = [&](const char* name, size_t count) -> std::vector<int64_t> {
-    auto value = attributes.get<ffi::Span<const int64_t>>(name);
-    if (!value.has_value()) {
-      fail(std::string("attribute ") + name + ": " + value.error().message());
-    } else if (value->size() != count) {
-      fail(std::string("attribute ") + name + " has " + std::to_string(value->size()) + " entries instead of " +
-           std::to_string(count));
-    } else {
-      for (int64_t entry : *value) {
-        if (entry < 0) fail(std::string("attribute ") + name + " holds " + std::to_string(entry));
-      }
-      return std::vector<int64_t>(value->begin(), value->end());
-    }
-    return std::vector<int64_t>(count, 0);
-  };
-  auto text = [&](const char* name) -> std::string_view {
-    auto value = attributes.get<std::string_view>(name);
-    if (!value.has_value()) return fail(std::string("attribute ") + name + ": " + value.error().message()), "";
-    return *value;
-  };
-
-  if (int64_t abi = integer("abi", 0); abi != kAbiVersion && error.success()) {
-    fail("the program was lowered for launcher ABI " + std::to_string(abi) + ", this jax_clc has ABI " +
-         std::to_string(kAbiVersion) + "; lower it again with this version");
-  }
-  if (error.failure()) return error;
-  sizes_ = {integer("l", 0), integer("m", 0), integer("n", 0), integer("k", 0)};
-  sm_limit_ = integer("sm_limit", 0);
-  for (Operand operand : {kA, kB, kD}) {
-    const std::string name = kOperandNames[operand];
-    const auto strides = integers((name + "_strides").c_str(), 2);
-    char major = 'n';  // D's
-    if (operand != kD) {
-      const std::string_view word = text((name + "_major").c_str());
-      if (word.size() != 1 || std::string_view(kOperandAxes[operand]).find(word) == std::string_view::npos) {
-        fail("attribute " + name + "_major is '" + std::string(word) + "'");
-      } else {
-        major = word[0];
-      }
-    }
-    layouts_[operand] = {major, strides[0], strides[1]};
-  }
-
-  std::vector<std::string> names;
-  std::string_view list = text("kernels");
-  while (!list.empty()) {
-    const size_t comma = std::min(list.find(','), list.size());
-    names.emplace_back(list.substr(0, comma));
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  if (names.empty()) fail("attribute kernels names no kernel");
-  const auto swapped = integers("swapped", names.size());
-  const auto raster_group = integers("raster_group", names.size());
-  const auto raster_along = integers("raster_along", names.size());
-  const auto split_k = integers("split_k", names.size());
-  for (size_t i = 0; i < names.size() && error.success(); ++i) {
-    Choice choice = {FindKernel(names[i]), nullptr, swapped[i] != 0, raster_group[i], raster_along[i],
-                     std::max<int64_t>(split_k[i], 1)};
-    // A program lowered elsewhere may name kernels of families that this package lacks.
-    if (choice.kernel != nullptr) choices_.push_back(std::move(choice));
-  }
-  if (choices_.empty()) {
-    std::string wanted;
-    for (const std::string& name : names) wanted += (wanted.empty() ? "" : ", ") + name;
-    fail("this installation has none of the kernels " + wanted + "; it has " + std::to_string(AllKernels().size()) +
-         " kernels. Lower the program again with this version of jax_clc, or rebuild the kernels with "
-         "`pip install .`");
-  }
-  for (Choice& choice : choices_) {
+ffi::Error GemmCall::FindKernels(const std::vector<KernelRequest>& requests) {
+  const std::vector<std::shared_ptr<Kernel>> all = AllKernels();
+  for (const KernelRequest& request : requests) {
+    Choice choice = {request, FindKernel(request.name), nullptr};
+    if (choice.kernel == nullptr) continue;  // of a family that this package lacks: the program was lowered elsewhere
+    if (ffi::Error error = CheckChoice(choice); error.failure()) return error;
     const KernelSpec& spec = choice.kernel->spec;
-    if (spec.elements) continue;
-    for (const std::shared_ptr<Kernel>& other : AllKernels()) {
+    auto stands_in = [&](const std::shared_ptr<Kernel>& other) {
       const KernelSpec& o = other->spec;
-      if (o.elements && o.family == spec.family && o.dtypes == spec.dtypes && o.majors == spec.majors &&
-          o.counter_bytes == 0 && (sm_limit_ == 0 || o.grid_of_workers)) {
-        choice.any_alignment = other;
-        break;
-      }
+      return o.elements && o.family == spec.family && o.dtypes == spec.dtypes && o.majors == spec.majors &&
+             o.counter_bytes == 0 && (sm_limit_ == 0 || o.grid_of_workers);
+    };
+    if (auto found = std::find_if(all.begin(), all.end(), stands_in); !spec.elements && found != all.end()) {
+      choice.any_alignment = *found;
     }
+    choices_.push_back(std::move(choice));
   }
-  return error;
+  if (!choices_.empty()) return ffi::Error::Success();
+  std::string wanted;
+  for (const KernelRequest& request : requests) wanted += (wanted.empty() ? "" : ", ") + request.name;
+  return Fail("this installation has none of the kernels " + wanted + "; it has " + std::to_string(all.size()) +
+              " kernels. Lower the program again with this version of jax_clc, or rebuild the kernels with "
+              "`pip install .`");
 }
 
 ffi::Error GemmCall::CheckChoice(const Choice& choice) const {
@@ -135,15 +66,17 @@ ffi::Error GemmCall::CheckChoice(const Choice& choice) const {
     const char major = KernelAxis(choice, layouts_[CallOperand(choice, operand)].major);
     if (spec.majors[operand] != major) {
       return Fail(std::string("operand ") + kOperandNames[operand] + " of the kernel" +
-                      (choice.swapped ? " (swapped)" : "") + " must be " + spec.majors[operand] + "-major, the call's is " +
-                      major + "-major",
+                      (choice.request.swapped ? " (swapped)" : "") + " must be " + spec.majors[operand] +
+                      "-major, the call's is " + major + "-major",
                   choice.kernel.get());
     }
   }
-  if (choice.split_k > 1 && !spec.split_k) {
-    return Fail("split_k is " + std::to_string(choice.split_k) + ", the kernel cannot split", choice.kernel.get());
+  if (choice.request.split_k > 1 && !spec.split_k) {
+    return Fail("split_k is " + std::to_string(choice.request.split_k) + ", the kernel cannot split",
+                choice.kernel.get());
   }
-  for (int64_t value : {sizes_.l, sizes_.m, sizes_.n, sizes_.k, choice.raster_group, choice.raster_along, choice.split_k}) {
+  for (int64_t value : {sizes_.l, sizes_.m, sizes_.n, sizes_.k, choice.request.raster_group,
+                        choice.request.raster_along, choice.request.split_k}) {
     if (value > std::numeric_limits<int32_t>::max()) {
       return Fail(std::to_string(value) + " does not fit into the kernel's 32-bit sizes", choice.kernel.get());
     }
@@ -199,7 +132,7 @@ struct GemmCall::Launch {
   const Kernel* kernel;
   const Choice* choice;
   int64_t split_k;
-  Sizes sizes;                           // in the kernel's terms, as are the operands
+  Sizes sizes;  // in the kernel's terms, as are the operands
   std::array<OperandView, 3> operands;
   Buffer scratch;
 };
@@ -220,13 +153,16 @@ ffi::Error GemmCall::Execute(const Device& device, const std::array<Buffer, 4>& 
   const Kernel* kernel = choice->kernel.get();
   if (ffi::Error error = CheckBuffers(kernel->spec, *choice, buffers); error.failure()) return error;
 
-  Launch launch = {kernel, choice, choice->split_k, KernelSizes(*choice), {}, buffers[kScratch]};
+  Launch launch = {kernel, choice, choice->request.split_k, KernelSizes(*choice), {}, buffers[kScratch]};
   for (Operand operand : {kA, kB, kD}) {
     const Operand source = CallOperand(*choice, operand);
-    const Layout& layout = layouts_[source];
-    launch.operands[operand] = {buffers[source].data, buffers[source].bytes,
+    const OperandLayout& layout = layouts_[source];
+    launch.operands[operand] = {buffers[source].data,
+                                buffers[source].bytes,
                                 static_cast<int64_t>(ffi::ByteWidth(buffers[source].dtype)),
-                                KernelAxis(*choice, layout.major), layout.outer_stride, layout.batch_stride};
+                                KernelAxis(*choice, layout.major),
+                                layout.outer_stride,
+                                layout.batch_stride};
   }
   for (const ParamSpec& param : kernel->spec.params) {
     if (param.kind != ParamSpec::kTensorMap) continue;
@@ -267,7 +203,7 @@ ffi::Error GemmCall::CheckBuffers(const KernelSpec& spec, const Choice& choice,
       return Fail("operand " + name + " is " + DtypeName(buffer.dtype) + ", the kernel takes " + DtypeName(expected),
                   choice.kernel.get());
     }
-    const Layout& layout = layouts_[operand];
+    const OperandLayout& layout = layouts_[operand];
     const char* axes = kOperandAxes[operand];
     const char outer = axes[0] == layout.major ? axes[1] : axes[0];
     const Wide reach = Wide(sizes_.l - 1) * layout.batch_stride + Wide(sizes_.Of(outer) - 1) * layout.outer_stride +
@@ -282,18 +218,18 @@ ffi::Error GemmCall::CheckBuffers(const KernelSpec& spec, const Choice& choice,
     if (buffer.data == nullptr) return Fail("operand " + name + " has no memory", choice.kernel.get());
   }
   if (const int64_t needed = ScratchBytes(spec, choice); buffers[kScratch].bytes < needed) {
-    return Fail("scratch has " + std::to_string(buffers[kScratch].bytes) + " bytes, the kernel needs " +
-                    std::to_string(needed),
-                choice.kernel.get());
+    return Fail(
+        "scratch has " + std::to_string(buffers[kScratch].bytes) + " bytes, the kernel needs " + std::to_string(needed),
+        choice.kernel.get());
   }
   return ffi::Error::Success();
 }
 
 int64_t GemmCall::ScratchBytes(const KernelSpec& spec, const Choice& choice) const {
-  if (choice.split_k <= 1) return spec.counter_bytes;
+  if (choice.request.split_k <= 1) return spec.counter_bytes;
   const Sizes sizes = KernelSizes(choice);
   const Wide elements = CeilDiv(sizes.m, spec.tile_m) * spec.tile_m * CeilDiv(sizes.n, spec.tile_n) * spec.tile_n;
-  const Wide bytes = spec.counter_bytes + elements * sizes.l * choice.split_k * spec.partial_bytes_per_element;
+  const Wide bytes = spec.counter_bytes + elements * sizes.l * choice.request.split_k * spec.partial_bytes_per_element;
   return static_cast<int64_t>(std::min<Wide>(bytes, kMaxExtent));
 }
 
@@ -332,8 +268,8 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
       CUtensorMap map;
       std::string error;
       if (!EncodeTensorMap(driver, param.tensor_map, launch.operands[param.operand], launch.sizes, &map, &error)) {
-        return Fail(std::string("tensor map of operand ") +
-                        kOperandNames[CallOperand(*launch.choice, param.operand)] + ": " + error,
+        return Fail(std::string("tensor map of operand ") + kOperandNames[CallOperand(*launch.choice, param.operand)] +
+                        ": " + error,
                     launch.kernel);
       }
       std::memcpy(place, &map, sizeof map);
@@ -342,8 +278,8 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
       std::memcpy(place, &data, sizeof data);
     } else {
       for (Value value : param.values) {
-        const int64_t integer = IntegerOf(value, launch.sizes, launch.operands, launch.choice->raster_group,
-                                          launch.choice->raster_along, launch.split_k);
+        const int64_t integer = IntegerOf(value, launch.sizes, launch.operands, launch.choice->request.raster_group,
+                                          launch.choice->request.raster_along, launch.split_k);
         const int32_t narrow = static_cast<int32_t>(integer);  // its range was checked at Instantiate
         const bool is_narrow = param.kind == ParamSpec::kInt32;
         std::memcpy(place, is_narrow ? static_cast<const void*>(&narrow) : &integer, is_narrow ? 4 : 8);
@@ -352,27 +288,28 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
     }
   }
 
-  const Wide tiles = CeilDiv(launch.sizes.m, spec.tile_m) * CeilDiv(launch.sizes.n, spec.tile_n) * launch.sizes.l *
-                     launch.split_k;
+  const Wide tiles =
+      CeilDiv(launch.sizes.m, spec.tile_m) * CeilDiv(launch.sizes.n, spec.tile_n) * launch.sizes.l * launch.split_k;
   const int64_t limit = sm_limit_ == 0 ? kMaxGrid : sm_limit_ / spec.cluster_size;  // clusters
   if (limit < 1) {
-    return Fail("sm_limit is " + std::to_string(sm_limit_) + ", one cluster takes " + std::to_string(spec.cluster_size) +
-                    " SMs",
+    return Fail("sm_limit is " + std::to_string(sm_limit_) + ", one cluster takes " +
+                    std::to_string(spec.cluster_size) + " SMs",
                 launch.kernel);
   }
   Wide clusters = tiles;
   if (spec.grid_of_workers) {
     clusters = std::min({tiles, Wide(loaded.max_active_clusters), Wide(limit)});
   } else if (tiles > limit && sm_limit_ > 0) {
-    return Fail("sm_limit is " + std::to_string(sm_limit_) + ", and this schedule always fills the device", launch.kernel);
+    return Fail("sm_limit is " + std::to_string(sm_limit_) + ", and this schedule always fills the device",
+                launch.kernel);
   }
   if (tiles > kMaxGrid || clusters * spec.cluster_size > kMaxGrid) {
     return Fail("more tiles than a grid can have", launch.kernel);
   }
 
   if (spec.zeroed_bytes > 0) {
-    const CUresult result = driver.MemsetD8Async(reinterpret_cast<CUdeviceptr>(launch.scratch.data), 0,
-                                                 spec.zeroed_bytes, device.stream);
+    const CUresult result =
+        driver.MemsetD8Async(reinterpret_cast<CUdeviceptr>(launch.scratch.data), 0, spec.zeroed_bytes, device.stream);
     if (result != CUDA_SUCCESS) {
       return Fail("cuMemsetD8Async failed with " + driver.Describe(result), launch.kernel, ffi::ErrorCode::kInternal);
     }
@@ -387,8 +324,8 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
   config.sharedMemBytes = spec.dynamic_smem_bytes;
   config.hStream = device.stream;
   config.attrs = &cluster, config.numAttrs = 1;
-  // The assembler may place the whole list behind a gap (48 bytes were seen, so that tensor maps come to lie at multiples
-  // of 64 in constant memory): so a GPU is given a pointer to each parameter. The emulator takes them packed.
+  // The assembler may place the whole list behind a gap (48 bytes were seen, so that tensor maps come to lie at
+  // multiples of 64 in constant memory): so a GPU is given a pointer to each parameter. The emulator takes them packed.
   size_t param_bytes = spec.param_bytes;
   void* packed[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, block, CU_LAUNCH_PARAM_BUFFER_SIZE, &param_bytes,
                     CU_LAUNCH_PARAM_END};
@@ -405,17 +342,17 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
 // --- A call in a kernel's terms --------------------------------------------------------------------------------------
 
 Operand GemmCall::CallOperand(const Choice& choice, Operand operand) {
-  if (!choice.swapped || operand == kD) return operand;
+  if (!choice.request.swapped || operand == kD) return operand;
   return operand == kA ? kB : kA;
 }
 
 char GemmCall::KernelAxis(const Choice& choice, char axis) {
-  if (!choice.swapped) return axis;
+  if (!choice.request.swapped) return axis;
   return axis == 'm' ? 'n' : axis == 'n' ? 'm' : axis;
 }
 
 Sizes GemmCall::KernelSizes(const Choice& choice) const {
-  return choice.swapped ? Sizes{sizes_.l, sizes_.n, sizes_.m, sizes_.k} : sizes_;
+  return choice.request.swapped ? Sizes{sizes_.l, sizes_.n, sizes_.m, sizes_.k} : sizes_;
 }
 
 std::string GemmCall::Describe() const {
@@ -426,8 +363,8 @@ std::string GemmCall::Describe() const {
 }
 
 ffi::Error GemmCall::Fail(const std::string& what, const Kernel* kernel, ffi::ErrorCode code) const {
-  return ffi::Error(code, "jax_clc.gemm: " + Describe() +
-                              (kernel ? ", kernel " + kernel->spec.name : std::string()) + ": " + what);
+  return ffi::Error(
+      code, "jax_clc.gemm: " + Describe() + (kernel ? ", kernel " + kernel->spec.name : std::string()) + ": " + what);
 }
 
 }  // namespace jax_clc

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda_driver.h"
+#include "gemm_attributes.h"
 #include "kernel_library.h"
 #include "kernel_spec.h"
 #include "xla/ffi/api/ffi.h"
@@ -29,7 +30,7 @@ struct Buffer {
 
 class GemmCall {
  public:
-  // Reads and checks the attributes (docs/design.md, 7.2) and finds the kernels by name.
+  // Reads the attributes (docs/design.md, 7.2) and finds the kernels by name.
   static xla::ffi::ErrorOr<std::unique_ptr<GemmCall>> FromAttributes(const xla::ffi::Dictionary& attributes);
 
   // Loads the kernel for the device of `context`, which is current. Idempotent.
@@ -41,21 +42,19 @@ class GemmCall {
   static xla::ffi::TypeId id;  // XLA keeps the call as the state of its custom call
 
  private:
-  struct Layout {
-    char major;
-    int64_t batch_stride, outer_stride;
-  };
   struct Choice {
+    KernelRequest request;
     std::shared_ptr<Kernel> kernel;
     std::shared_ptr<Kernel> any_alignment;  // same sum without the copy engine, or null
-    bool swapped;
-    int64_t raster_group, raster_along, split_k;
   };
   struct Launch;  // one launch in the kernel's own terms
 
-  xla::ffi::Error ReadAttributes(const xla::ffi::Dictionary& attributes);
+  explicit GemmCall(const GemmAttributes& attributes)
+      : sizes_(attributes.sizes), layouts_(attributes.layouts), sm_limit_(attributes.sm_limit) {}
+  xla::ffi::Error FindKernels(const std::vector<KernelRequest>& requests);
   xla::ffi::Error CheckChoice(const Choice& choice) const;
-  xla::ffi::Error CheckBuffers(const KernelSpec& spec, const Choice& choice, const std::array<Buffer, 4>& buffers) const;
+  xla::ffi::Error CheckBuffers(const KernelSpec& spec, const Choice& choice,
+                               const std::array<Buffer, 4>& buffers) const;
   xla::ffi::Error ChoiceFor(const Driver& driver, CUcontext context, const Choice** choice) const;
   xla::ffi::Error Run(const Launch& launch, const Device& device, const LoadedKernel& loaded) const;
   Sizes KernelSizes(const Choice& choice) const;
@@ -67,9 +66,9 @@ class GemmCall {
   xla::ffi::Error Fail(const std::string& what, const Kernel* kernel = nullptr,
                        xla::ffi::ErrorCode code = xla::ffi::ErrorCode::kInvalidArgument) const;
 
-  Sizes sizes_;
-  std::array<Layout, 3> layouts_;
-  int64_t sm_limit_;
+  const Sizes sizes_;
+  const std::array<OperandLayout, 3> layouts_;
+  const int64_t sm_limit_;
   std::vector<Choice> choices_;
 };
 

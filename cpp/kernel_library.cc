@@ -74,8 +74,8 @@ ffi::Error Kernel::LoadUnderLock(const Driver& driver, LoadedKernel* loaded) {
   }
   if (driver_version < spec.minimum_driver) {
     auto dotted = [](int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); };
-    return Fail("it needs a driver for CUDA " + dotted(spec.minimum_driver) + " or later, the installed one is for CUDA " +
-                dotted(driver_version) + "; update the NVIDIA driver");
+    return Fail("it needs a driver for CUDA " + dotted(spec.minimum_driver) +
+                " or later, the installed one is for CUDA " + dotted(driver_version) + "; update the NVIDIA driver");
   }
 
   std::string image = spec.name;
@@ -96,7 +96,8 @@ ffi::Error Kernel::LoadUnderLock(const Driver& driver, LoadedKernel* loaded) {
       return failed("cuKernelGetFunction", result);
     }
     if (driver.FuncLoad != nullptr) {  // now, not lazily at a launch that may be recorded into a graph
-      if (CUresult result = driver.FuncLoad(loaded->function); result != CUDA_SUCCESS) return failed("cuFuncLoad", result);
+      if (CUresult result = driver.FuncLoad(loaded->function); result != CUDA_SUCCESS)
+        return failed("cuFuncLoad", result);
     }
     if (ffi::Error error = CheckParameters(driver, loaded->function); error.failure()) return error;
     if (CUresult result = driver.FuncSetAttribute(loaded->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,

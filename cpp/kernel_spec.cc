@@ -20,15 +20,16 @@ struct Word {
 };
 
 constexpr Word<DataType> kDtypes[] = {
-    {"bfloat16", DataType::BF16},      {"float16", DataType::F16},          {"float32", DataType::F32},
-    {"float8_e4m3fn", DataType::F8E4M3FN}, {"float8_e5m2", DataType::F8E5M2}, {"int8", DataType::S8},
+    {"bfloat16", DataType::BF16},      {"float16", DataType::F16},
+    {"float32", DataType::F32},        {"float8_e4m3fn", DataType::F8E4M3FN},
+    {"float8_e5m2", DataType::F8E5M2}, {"int8", DataType::S8},
     {"int32", DataType::S32},
 };
 constexpr Word<CUtensorMapDataType> kElementTypes[] = {
-    {"bfloat16", CU_TENSOR_MAP_DATA_TYPE_BFLOAT16}, {"float16", CU_TENSOR_MAP_DATA_TYPE_FLOAT16},
-    {"float32", CU_TENSOR_MAP_DATA_TYPE_FLOAT32},   {"tfloat32", CU_TENSOR_MAP_DATA_TYPE_TFLOAT32},
+    {"bfloat16", CU_TENSOR_MAP_DATA_TYPE_BFLOAT16},   {"float16", CU_TENSOR_MAP_DATA_TYPE_FLOAT16},
+    {"float32", CU_TENSOR_MAP_DATA_TYPE_FLOAT32},     {"tfloat32", CU_TENSOR_MAP_DATA_TYPE_TFLOAT32},
     {"float8_e4m3fn", CU_TENSOR_MAP_DATA_TYPE_UINT8}, {"float8_e5m2", CU_TENSOR_MAP_DATA_TYPE_UINT8},
-    {"int8", CU_TENSOR_MAP_DATA_TYPE_UINT8},        {"uint8", CU_TENSOR_MAP_DATA_TYPE_UINT8},
+    {"int8", CU_TENSOR_MAP_DATA_TYPE_UINT8},          {"uint8", CU_TENSOR_MAP_DATA_TYPE_UINT8},
     {"int32", CU_TENSOR_MAP_DATA_TYPE_INT32},
 };
 constexpr Word<CUtensorMapInterleave> kInterleaves[] = {
@@ -53,10 +54,19 @@ constexpr Word<CUtensorMapFloatOOBfill> kFills[] = {
     {"nan", CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA},
 };
 constexpr Word<Value> kValues[] = {
-    {"m", Value::kM}, {"n", Value::kN}, {"k", Value::kK}, {"l", Value::kL},
-    {"raster_group", Value::kRasterGroup}, {"raster_along", Value::kRasterAlong}, {"split_k", Value::kSplitK},
-    {"a_outer", Value::kAOuter}, {"a_batch", Value::kABatch}, {"b_outer", Value::kBOuter},
-    {"b_batch", Value::kBBatch}, {"d_outer", Value::kDOuter}, {"d_batch", Value::kDBatch},
+    {"m", Value::kM},
+    {"n", Value::kN},
+    {"k", Value::kK},
+    {"l", Value::kL},
+    {"raster_group", Value::kRasterGroup},
+    {"raster_along", Value::kRasterAlong},
+    {"split_k", Value::kSplitK},
+    {"a_outer", Value::kAOuter},
+    {"a_batch", Value::kABatch},
+    {"b_outer", Value::kBOuter},
+    {"b_batch", Value::kBBatch},
+    {"d_outer", Value::kDOuter},
+    {"d_batch", Value::kDBatch},
 };
 constexpr Word<Operand> kOperands[] = {{"a", kA}, {"b", kB}, {"d", kD}, {"scratch", kScratch}};
 constexpr Word<ParamSpec::Kind> kKinds[] = {
@@ -104,7 +114,8 @@ TensorMapSpec ParseTensorMap(const nb::dict& param, Operand operand) {
           "rank, axes, box and element_strides of a tensor map must agree, with 2 or 3 axes");
   for (size_t i = 0; i < axes.size(); ++i) {
     const std::string allowed = std::string(kOperandAxes[operand]) + "l";
-    Require(axes[i].size() == 1 && allowed.find(axes[i]) != std::string::npos && map.axes.find(axes[i]) == std::string::npos,
+    Require(axes[i].size() == 1 && allowed.find(axes[i]) != std::string::npos &&
+                map.axes.find(axes[i]) == std::string::npos,
             "axis '" + axes[i] + "' of a tensor map must be one of " + allowed + ", each once");
     map.axes += axes[i];
     map.box[i] = box[i];
@@ -187,8 +198,8 @@ KernelSpec Parse(const nb::dict& entry, const std::string& image_path) {
 
   const auto launch = Get<nb::dict>(entry, "launch");
   const auto block = Get<std::vector<unsigned>>(launch, "block");
-  Require(block.size() == 3 && Get<std::vector<int64_t>>(launch, "cluster") ==
-                                   std::vector<int64_t>{spec.cluster_size, 1, 1},
+  Require(block.size() == 3 &&
+              Get<std::vector<int64_t>>(launch, "cluster") == std::vector<int64_t>{spec.cluster_size, 1, 1},
           "launch.block must have three axes and launch.cluster be (CTAs of the cluster, 1, 1)");
   spec.block = {block[0], block[1], block[2]};
   spec.grid_of_workers = Meaning(kGrids, Get<std::string>(launch, "grid"), "launch.grid");

