@@ -43,7 +43,9 @@ def summary(found: Mapping[str, Mapping[str, Any]], sets: Mapping[str, suite.Pro
         if not ratios:
             continue
         goal = "" if chosen.geomean is None else f"{chosen.geomean}, {chosen.least}"
-        measured = f"{len(ratios)} of {len(chosen.problems)}" if len(ratios) != len(chosen.problems) else str(len(ratios))
+        measured = (
+            f"{len(ratios)} of {len(chosen.problems)}" if len(ratios) != len(chosen.problems) else str(len(ratios))
+        )
         mean, least = results.geometric_mean(ratios), min(ratios)
         lines.append(f"| {chosen.about} | {measured} | {mean:.3f} | {least:.3f} | {goal} |")
     return lines if len(lines) > 2 else []
@@ -179,7 +181,9 @@ def replace_block(text: str, block: str) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, nargs="*", default=[], metavar="FILE", help="README.md docs/benchmarks.md")
+    parser.add_argument(
+        "--write", type=Path, nargs="*", default=[], metavar="FILE", help="README.md docs/benchmarks.md"
+    )
     parser.add_argument("--results", type=Path, default=suite.RESULTS_FOLDER)
     parser.add_argument("--plots", action="store_true", help="draw the pictures, too")
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 if a file would change")

@@ -66,10 +66,10 @@ def main(args: argparse.Namespace) -> int:
         line.finish()
     found = environment(clock.name)
     what = "device time" if clock.name == "cupti" else "wall time"
+    print(f"{found['device']}, jax {found['packages'].get('jax')}")
     if family is None:
-        what += "; no device that kernels are built for, so both are lax.dot_general"
-    print(f"{found['device']}, jax {found['packages'].get('jax')}: {what},")
-    print("median of interleaved calls, each result exact; ratio > 1: ours is faster\n")
+        print("no device that kernels are built for: both columns are\nlax.dot_general")
+    print(f"median {what} of interleaved calls, each exact;\nratio above 1: ours is faster\n")
     print(results.table(rows))
     content = {"format": results.RESULTS_FORMAT, "set": "bench", "environment": found, "rows": rows}
     if args.json:
@@ -78,6 +78,6 @@ def main(args: argparse.Namespace) -> int:
     if args.png:
         from jax_clc.bench import plots
 
-        plots.save_rows(rows, args.png, title=f"{found['device']}: {what.split(';')[0]}")
+        plots.save_rows(rows, args.png, title=f"{found['device']}: {what}")
         print(f"written: {args.png}")
     return 0

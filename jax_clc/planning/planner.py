@@ -158,9 +158,7 @@ def _choose(
 def _in_its_schedule(best: Candidate, ranked: Sequence[Candidate], sm_limit: int) -> tuple[Candidate, str]:
     """The fastest kernel under the schedule that the schedule model takes for it, and that choice in words."""
     alike = {
-        c.kernel.schedule: c
-        for c in reversed(ranked)
-        if (c.kernel.body, c.split_k) == (best.kernel.body, best.split_k)
+        c.kernel.schedule: c for c in reversed(ranked) if (c.kernel.body, c.split_k) == (best.kernel.body, best.split_k)
     }
     found = best.estimate
     choice = choose_schedule(
