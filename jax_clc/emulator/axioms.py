@@ -24,43 +24,43 @@ class Axioms:
     """True enforces the axiom. A switch that is off grants what the axiom would have checked."""
 
     scope_limits_order: bool = _axiom(
-        2, Tag.ISA_RULE, "An arrival and a wait order memory only if the scope of each includes the other's thread."
+        1, Tag.ISA_RULE, "An arrival and a wait order memory only if the scope of each includes the other's thread."
     )
     scope_limits_async_hand_back: bool = _axiom(
-        3, Tag.VENDOR_PRACTICE, "Axiom 2 also holds where both accesses are of the asynchronous proxy."
+        2, Tag.VENDOR_PRACTICE, "Axiom 1 also holds where both accesses are of the asynchronous proxy."
     )
     lanes_are_threads: bool = _axiom(
-        4, Tag.ISA_RULE, "Lanes of a warp are ordered only by bar.warp.sync and by barriers, not by lockstep."
+        3, Tag.ISA_RULE, "Lanes of a warp are ordered only by bar.warp.sync and by barriers, not by lockstep."
     )
     generic_to_async_needs_fence: bool = _axiom(
-        5, Tag.ISA_RULE, "A generic write is ordered before an asynchronous access only through fence.proxy.async."
+        4, Tag.ISA_RULE, "A generic write is ordered before an asynchronous access only through fence.proxy.async."
     )
     fence_covers_write_after_read: bool = _axiom(
-        6, Tag.ISA_EXAMPLE, "So is a generic read before an asynchronous write."
+        5, Tag.ISA_EXAMPLE, "So is a generic read before an asynchronous write."
     )
     fence_by_accessing_thread: bool = _axiom(
-        7, Tag.OUR_CHOICE, "The proxy fence is executed by the thread that made the generic access, after it."
+        6, Tag.OUR_CHOICE, "The proxy fence is executed by the thread that made the generic access, after it."
     )
     init_before_use: bool = _axiom(
-        10, Tag.ISA_RULE, "Every use of an mbarrier is ordered after its init; across CTAs by fence.mbarrier_init."
+        7, Tag.ISA_RULE, "Every use of an mbarrier is ordered after its init; across CTAs by fence.mbarrier_init."
     )
     phase_observed_before_next_arrival: bool = _axiom(
-        11, Tag.ISA_RULE, "Each phase is observed by a successful wait before an arrival in the next phase."
+        8, Tag.ISA_RULE, "Each phase is observed by a successful wait before an arrival in the next phase."
     )
     written_before_read: bool = _axiom(
-        12, Tag.OUR_CHOICE, "Shared and tensor memory is written before it is read; the ISA says 'unknown value'."
+        9, Tag.OUR_CHOICE, "Shared and tensor memory is written before it is read; the ISA says 'unknown value'."
     )
     async_done_before_exit: bool = _axiom(
-        13, Tag.VENDOR_PRACTICE, "Asynchronous operations on a CTA's memory are observed complete before it exits."
+        10, Tag.VENDOR_PRACTICE, "Asynchronous operations on a CTA's memory are observed complete before it exits."
     )
     remote_access_before_exit: bool = _axiom(
-        14, Tag.ISA_RULE, "Accesses and arrivals from other CTAs are ordered before the exit of the CTA they reach."
+        11, Tag.ISA_RULE, "Accesses and arrivals from other CTAs are ordered before the exit of the CTA they reach."
     )
     tensor_fences: bool = _axiom(
-        15, Tag.ISA_RULE, "tcgen05 operations of different threads are ordered through before_ and after_thread_sync."
+        12, Tag.ISA_RULE, "tcgen05 operations of different threads are ordered through before_ and after_thread_sync."
     )
     barrier_memory_is_opaque: bool = _axiom(
-        17, Tag.ISA_RULE, "Memory that holds a valid mbarrier is touched by mbarrier operations only."
+        13, Tag.ISA_RULE, "Memory that holds a valid mbarrier is touched by mbarrier operations only."
     )
 
 
