@@ -5,8 +5,7 @@ count across CTAs but order nothing there. Here every call names both. The forms
 examples (mbarrier, tcgen05 synchronization patterns, clusterlaunchcontrol.try_cancel).
 """
 
-from cutlass import Int32
-from cutlass import cute
+from cutlass import Int32, cute
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import dsl_user_op
 
@@ -20,7 +19,9 @@ def assemble(text: str, operands: list, result: type | None = None, *, loc=None,
       result: DSL type of the 32-bit result, if any.
     """
     values = [
-        operand.to_llvm_ptr(loc=loc, ip=ip) if isinstance(operand, cute.Pointer) else Int32(operand).ir_value(loc=loc, ip=ip)
+        operand.to_llvm_ptr(loc=loc, ip=ip)
+        if isinstance(operand, cute.Pointer)
+        else Int32(operand).ir_value(loc=loc, ip=ip)
         for operand in operands
     ]
     # Early clobber: a block of several instructions may write its result before it has read all operands.
@@ -43,8 +44,8 @@ def wait(barrier: cute.Pointer, parity: Int32, fence: str | None = "shared", *, 
     """Block until the phase of `parity` of a barrier in this CTA has completed.
 
     The wait itself is relaxed, of cluster scope; a fence after it orders what follows. Together they are an acquire
-    pattern. An acquiring wait of cluster scope would do too, but it covers global memory, and throws away the L1 cache at
-    each success (CCTL.IVALL in SASS).
+    pattern. An acquiring wait of cluster scope would do too, but it covers global memory, and throws away the L1 cache
+    at each success (CCTL.IVALL in SASS).
 
     Args:
       barrier: an mbarrier in this CTA's shared memory.

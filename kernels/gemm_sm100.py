@@ -1,13 +1,13 @@
-"""The Blackwell GEMM kernel (sm_100f: compute capabilities 10.0 and 10.3): D[l] = A[l] B[l], one body for every schedule.
+"""The Blackwell GEMM kernel (compute capabilities 10.0 and 10.3): D[l] = A[l] B[l], one body for every schedule.
 
 Seven warps. Warps 0 to 3 are the epilogue, warp 4 issues MMAs, warp 5 loads, warp 6 of the cluster's first CTA asks for
 work. They walk the same sequence of tiles and meet only at barriers in shared memory:
 
     load -- operand ring --> MMA -- two accumulators in tensor memory --> epilogue -- output ring --> TMA store
 
-With a one-SM MMA a CTA computes its tile alone. With a two-SM MMA the CTAs of ranks 2i and 2i + 1 are a pair: each holds
-its own rows of A and half the columns of B, the even one (the leader) issues each MMA for both, and each has its own rows
-of the accumulator in its own tensor memory.
+With a one-SM MMA a CTA computes its tile alone. With a two-SM MMA the CTAs of ranks 2i and 2i + 1 are a pair: each
+holds its own rows of A and half the columns of B, the even one (the leader) issues each MMA for both, and each has its
+own rows of the accumulator in its own tensor memory.
 
 Operands travel as wide as the cluster allows: CTAs in one row of the cluster share their tile of A, those in one column
 share B; each loads its part and multicasts it.
@@ -231,8 +231,8 @@ class Kernel:
         if warp == SCHEDULER_WARP:
             self.schedule(scheduler)
 
-        # All work done, all reads of tensor memory too. In a cluster no CTA may leave, or give tensor memory back, while
-        # a peer can still signal it, write into it or multiply into it.
+        # All work done, all reads of tensor memory too. In a cluster no CTA may leave, or give tensor memory back,
+        # while a peer can still signal it, write into it or multiply into it.
         scheduler.finish()
         if cutlass.const_expr(self.cluster_size == 1):
             cute.arch.barrier()
@@ -244,8 +244,9 @@ class Kernel:
     def is_leader(self):
         """Whether this CTA issues the MMAs of its pair; always so without pairs.
 
-        Asked of the CTA's index, not of its rank in the cluster: the assembler knows the one to be the same in all lanes,
-        and where it does not know it, it wraps each MMA in a loop over lanes (seen with rank in a (4, 1) cluster).
+        Asked of the CTA's index, not of its rank in the cluster: the assembler knows the one to be the same in all
+        lanes, and where it does not know it, it wraps each MMA in a loop over lanes (seen with rank in a (4, 1)
+        cluster).
         """
         return cute.arch.block_idx()[0] % self.pair == 0
 
@@ -347,8 +348,8 @@ class Kernel:
 
     @cute.jit
     def allocate_tensor_memory(self, warp, storage):
-        """Allocates both accumulators, by the MMA warp (of a pair by both CTAs' together), and returns them to it and the
-        epilogue warps: ((128, n), 1, 1, accumulator)."""
+        """Allocates both accumulators, by the MMA warp (of a pair by both CTAs' together), and returns them to it and
+        the epilogue warps: ((128, n), 1, 1, accumulator)."""
         if warp == MMA_WARP:
             holder = storage.tensor_memory.data_ptr()
             cute.arch.alloc_tmem(self.tensor_memory_columns, holder, is_two_cta=self.pair == 2)

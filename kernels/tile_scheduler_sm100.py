@@ -1,13 +1,15 @@
-"""The `clc` tile scheduler: tiles claimed at run time by Cluster Launch Control. See docs/how_a_tile_finds_its_worker.md.
+"""The `clc` tile scheduler: tiles claimed at run time by Cluster Launch Control.
+
+The protocol, with pictures: docs/how_a_tile_finds_its_worker.md.
 
 The grid holds one cluster for every cluster tile. A cluster that runs computes the tile of its own grid position, and
 then asks the hardware to cancel the launch of one that has not started: if granted, it computes that one's tile in its
 place. Every grid position is launched or granted, never both, never neither.
 
-A refusal says nothing about the rest of the grid: the cluster leaves, and the hardware launches what nobody was granted.
+A refusal says nothing about the rest of the grid: the cluster leaves, and the hardware launches what nobody was
+granted.
 """
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cutlass_dsl import dsl_user_op
@@ -20,9 +22,9 @@ REFUSED = -1
 
 
 class ClcScheduler:
-    """Claims tiles from the hardware's queue of clusters not yet launched. `advance_to_next_work` is the only place that
-    asks, called by the scheduler warp of the first CTA alone, and only after the record before has been read: so at most
-    one request is in flight, none after a refusal has been seen, and none at exit."""
+    """Claims tiles from the hardware's queue of clusters not yet launched. `advance_to_next_work` is the only place
+    that asks, called by the scheduler warp of the first CTA alone, and only after the record before has been read: so
+    at most one request is in flight, none after a refusal has been seen, and none at exit."""
 
     def __init__(self, grid: WorkGrid, pipeline: WorkPipeline):
         self.grid = grid
@@ -47,10 +49,10 @@ class ClcScheduler:
 
     def advance_to_next_work(self) -> None:
         self.pipeline.acquire()
-        self._ask()
+        self.ask()
 
     @cute.jit
-    def _ask(self):
+    def ask(self):
         if cute.arch.lane_idx() == 0:
             request_cancellation(self.pipeline.record(), self.pipeline.full + self.pipeline.index)
 
@@ -75,7 +77,7 @@ def make_scheduler(schedule: str, grid: WorkGrid, pipeline: WorkPipeline):
 
 @dsl_user_op
 def request_cancellation(record: cute.Pointer, barrier: cute.Pointer, *, loc=None, ip=None) -> None:
-    """Ask for one cluster; the answer goes to `record` and completes 16 bytes on `barrier`, in every CTA of this cluster."""
+    """Asks for one cluster; the answer goes to `record`, with 16 bytes on `barrier`, in every CTA of this one."""
     barriers.assemble(
         "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
         ".multicast::cluster::all.b128 [$0], [$1];",

@@ -42,14 +42,14 @@ def single(dtypes, majors, cta_n, schedule="clc", cluster=(1, 1)) -> Variant:
 
 FAMILIES = (
     Family(
-        "The large tile, 256x256 on a pair: the fewest operand bytes from shared memory for each multiplication, so the "
-        "fastest where there are waves to fill. All three schedules, because their comparison is what this project is "
-        "for, and all operand majors, because a product, its gradients and x @ w.T need each of them.",
+        "The large tile, 256x256 on a pair: the fewest operand bytes from shared memory for each multiplication, so the"
+        " fastest where there are waves to fill. All three schedules, because their comparison is what this project is"
+        " for, and all operand majors, because a product, its gradients and x @ w.T need each of them.",
         tuple(pair(BF16, majors, 256, schedule) for majors, schedule in product(MAJORS, SCHEDULES)),
     ),
     Family(
-        "256x128 on a pair: half the tile, for problems that the large tile would leave a part of a wave short, and for "
-        "n of at most 128.",
+        "256x128 on a pair: half the tile, for problems that the large tile would leave a part of a wave short, and for"
+        " n of at most 128.",
         tuple(pair(BF16, majors, 128, schedule) for majors, schedule in product(MAJORS, SCHEDULES)),
     ),
     Family(
@@ -57,12 +57,13 @@ FAMILIES = (
         tuple(single(BF16, majors, 128, schedule) for majors, schedule in product(MAJORS, SCHEDULES)),
     ),
     Family(
-        "128x256 on one SM: as much accumulator in an SM as the large tile, without the even number of SMs that pairs need.",
+        "128x256 on one SM: as much accumulator in an SM as the large tile, without the even number of SMs that pairs"
+        " need.",
         (single(BF16, "kkn", 256), single(BF16, "kkn", 256, "static"), single(BF16, "knn", 256)),
     ),
     Family(
-        "Wider clusters, for shapes whose operands do not stay in L2: a multicast reads each operand tile once for two "
-        "or four CTAs. They wait for each other at every stage, so they must earn it; with both MMAs to find out where.",
+        "Wider clusters, for shapes whose operands do not stay in L2: a multicast reads each operand tile once for two"
+        " or four CTAs. They wait for each other at every stage, so they must earn it; both MMAs, to find out where.",
         (
             pair(BF16, "kkn", 256, cluster=(4, 1)),
             pair(BF16, "kkn", 256, cluster=(2, 2)),

@@ -6,8 +6,8 @@ writes the record in answer to clusterlaunchcontrol.try_cancel, and `dynamic`, w
 
 Per stage there are two barriers:
 
-- full, in every CTA: 1 arrival (the scheduler warp's, which expects 16 bytes) and 16 bytes. It says that this CTA's copy
-  of the record is complete.
+- full, in every CTA: 1 arrival (the scheduler warp's, which expects 16 bytes) and 16 bytes. It says that this CTA's
+  copy of the record is complete.
 - empty, used in the first CTA only: 1 arrival for each reading warp of the cluster, the scheduler warp among them.
   It says that nobody will read the record again.
 
@@ -20,9 +20,7 @@ requests at once. There is one request at a time: the scheduler warp asks, reads
 
 from dataclasses import dataclass
 
-import cutlass
-from cutlass import Int32
-from cutlass import cute
+from cutlass import Int32, cute
 
 from kernels import barriers
 from kernels.tile_scheduler import DeviceValues

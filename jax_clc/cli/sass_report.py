@@ -1,8 +1,8 @@
 """Static evidence: what the assembler made of each shipped kernel, read from its machine code.
 
-The emulated device executes PTX and cannot see what happens after it. This report can: registers, spills, how many tensor
-core and copy instructions a K block takes, and where the request for the next tile sits. It needs `nvdisasm`, from the
-PATH or the PyPI package nvidia-cuda-nvdisasm, and no GPU.
+The emulated device executes PTX and cannot see what happens after it. This report can: registers, spills, how many
+tensor core and copy instructions a K block takes, and where the request for the next tile sits. It needs `nvdisasm`,
+from the PATH or the PyPI package nvidia-cuda-nvdisasm, and no GPU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Block:
 
 @dataclass(frozen=True)
 class SassFacts:
-    """What the machine code of one kernel says. A "K block" is one turn of the innermost loop around the instruction."""
+    """What the machine code of one kernel says. A "K block" is one turn of the innermost loop around the
+    instruction."""
 
     instructions: int
     code_bytes: int
@@ -52,7 +53,8 @@ class SassFacts:
 
 
 def find_tool(name: str, package: str) -> str:
-    """A CUDA binary tool: of the PATH, else of its PyPI package. Raises FileNotFoundError with the command to install."""
+    """A CUDA binary tool: of the PATH, else of its PyPI package. Raises FileNotFoundError with the command to
+    install."""
     if found := shutil.which(name):
         return found
     try:
@@ -75,8 +77,8 @@ TARGET = re.compile(r"`\(([^)]+)\)")
 def control_flow(sass: str) -> list[Block]:
     """The blocks of the first function, entry first, with the edges that converged warps take.
 
-    BRA.DIV leads to copies of the code for warps whose lanes have parted; they are the same instructions once more and are
-    left out, as are functions that are called.
+    BRA.DIV leads to copies of the code for warps whose lanes have parted; they are the same instructions once more and
+    are left out, as are functions that are called.
     """
     blocks: list[Block] = [Block()]
     labels: dict[str, int] = {}
@@ -151,8 +153,8 @@ def loops(blocks: Sequence[Block]) -> list[set[int]]:
 
 
 def innermost_count(blocks: Sequence[Block], all_loops: Sequence[set[int]], pattern: re.Pattern[str]) -> int:
-    """How often the instruction stands in the smallest loop around it; where it stands in several places that are not one
-    loop, their sum over loops that do not contain each other."""
+    """How often the instruction stands in the smallest loop around it; where it stands in several places that are not
+    one loop, their sum over loops that do not contain each other."""
     holders = [node for node in reachable(blocks) if blocks[node].count(pattern)]
     chosen: list[set[int]] = []
     for holder in holders:
@@ -183,7 +185,8 @@ def read_facts(cubin: Path) -> SassFacts:
 
 
 def expected_mma_per_k_block(entry: dict) -> int:
-    """Tensor-core instructions for one stage of k, of one MMA tile; Hopper's one per 64 rows of each warpgroup's part."""
+    """Tensor-core instructions for one stage of k, of one MMA tile; Hopper's one per 64 rows of each warpgroup's
+    part."""
     width = {"bfloat16": 2, "float16": 2, "float32": 4}.get(entry["dtypes"]["a"], 1)
     steps = entry["cta_tile"][2] * width // MMA_K_BYTES
     return steps
@@ -217,7 +220,9 @@ def check(entry: dict, facts: SassFacts) -> list[str]:
         if facts.tma_loads_per_k_block != (wanted := expected_loads_per_k_block(entry)):
             wrong.append(f"{facts.tma_loads_per_k_block} TMA loads per K block, {wanted} computed")
         if facts.lane_loops:
-            wrong.append(f"{facts.lane_loops} loops over lanes around instructions whose operands are the same in all lanes")
+            wrong.append(
+                f"{facts.lane_loops} loops over lanes around instructions whose operands are the same in all lanes"
+            )
     elif not facts.mma_per_k_block:
         wrong.append("no tensor-core instruction")
     requests = len(facts.clc_request_addresses)
@@ -230,6 +235,16 @@ def check(entry: dict, facts: SassFacts) -> list[str]:
 
 COLUMNS = ("kernel", "registers", "local", "shared", "tensor columns", "code", "MMA/K block", "TMA loads/K block",
            "TMA stores", "CLC request at")  # fmt: skip
+
+
+PAGE = """# What the assembler made of the kernels
+
+Written by `python -m jax_clc.cli.sass_report --out docs/sass_report.md`; compiled with {toolchain}. Sizes in bytes;
+addresses of requests are offsets into the code.
+
+Every kernel was checked: no local memory; on Blackwell the MMA and TMA instructions per K block as computed from the
+tile, and no loop over lanes; one place that requests a tile in each `clc` kernel, none in the others.
+"""
 
 
 def row(entry: dict, facts: SassFacts) -> tuple[str, ...]:
@@ -272,14 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text, wrong = report(manifest["kernels"], options.cubins)
     if options.out:
         toolchain = ", ".join(f"{name} {version}" for name, version in manifest["toolchain"].items())
-        heading = (
-            "# What the assembler made of the kernels\n\n"
-            "Written by `python -m jax_clc.cli.sass_report --out docs/sass_report.md`; compiled with "
-            f"{toolchain}. Sizes in bytes; addresses of requests are offsets into the code. Every kernel was checked: no\n"
-            "local memory; on Blackwell the MMA and TMA instructions per K block as computed from the tile; one place that\n"
-            "requests a tile in each `clc` kernel and none in the others.\n\n"
-        )
-        options.out.write_text(f"{heading}{text}\n")
+        options.out.write_text(f"{PAGE.format(toolchain=toolchain)}\n{text}\n")
     else:
         print(text)
     print("\n".join(wrong) or f"{len(manifest['kernels'])} kernels as promised")

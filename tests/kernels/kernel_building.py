@@ -1,0 +1,65 @@
+"""Compiles single variants for tests, each in a process of its own, into the cache that the kernel build uses."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gzip
+import hashlib
+import json
+import multiprocessing
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernels import compile as kernel_build
+from kernels.variant import Variant
+
+TWINS_SOURCE = Path(__file__).with_name("broken_twins.py")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled kernel: its manifest entry, its PTX and its cubin."""
+
+    entry: dict
+    ptx: str
+    cubin: Path
+
+
+def build(variants: Sequence[Variant], twins: Sequence[str | None] | str | None = None) -> list[Built]:
+    """Compiles what the cache lacks; `twins`: names in `broken_twins.TWINS` whose fault is put in first, one for each
+    variant or one for all."""
+    twins = [twins] * len(variants) if twins is None or isinstance(twins, str) else twins
+    places = [_place(variant, twin) for variant, twin in zip(variants, twins, strict=True)]
+    work = list(zip(variants, twins, places, strict=True))
+    missing = [item for item in dict.fromkeys(work) if not (item[2] / "entry.json").exists()]
+    if missing:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["cutlass.cute"])
+        with concurrent.futures.ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
+            list(pool.map(_compile, *zip(*missing, strict=True)))
+    return [_read(place) for place in places]
+
+
+def _place(variant: Variant, twin: str | None) -> Path:
+    key = kernel_build.cache_key(variant)
+    if twin is not None:
+        key += f"-{twin}-{hashlib.sha256(TWINS_SOURCE.read_bytes()).hexdigest()[:16]}"
+    return kernel_build.cache_directory() / key
+
+
+def _read(place: Path) -> Built:
+    entry = json.loads((place / "entry.json").read_text())
+    return Built(entry, gzip.decompress((place / entry["ptx"]).read_bytes()).decode(), place / entry["image"])
+
+
+def _compile(variant: Variant, twin: str | None, place: Path) -> None:
+    if twin is None:
+        kernel_build.compile_into_cache(variant)
+        return
+    os.environ["CUTE_DSL_ARCH"] = variant.family
+    from broken_twins import TWINS
+
+    TWINS[twin].break_it()
+    kernel_build.compile_variant(variant, place)
