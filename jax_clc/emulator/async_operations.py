@@ -71,7 +71,7 @@ class AsyncOperations:
         warp.streams[key] = (agent, count + 1)
         op = Op(kind, warp, mask, line, message, agent, count + 1, per_lane)
         if kind.startswith("tcgen05"):
-            op.usable = warp.known(mask.bit_length() - 1 if one_lane else None)[hb.U].copy()
+            op.usable = warp.usable(mask)
         return op
 
     # Effects
@@ -148,7 +148,8 @@ class AsyncOperations:
         queue[:] = queue[len(ready) :]
         start = 0
         for i in range(1, len(ready) + 1):
-            if i == len(ready) or not _same_past(ready[start], ready[i]):
+            # A gap in time is a commit: what precedes it is observed earlier than what follows.
+            if i == len(ready) or ready[i].time != ready[i - 1].time + 1 or not _same_past(ready[start], ready[i]):
                 touches = [touch for op in ready[start:i] for touch in op.pending]
                 last = ready[i - 1]
                 self._apply(ready[start], last.agent, last.time, merged_reads(touches))

@@ -150,6 +150,14 @@ class WarpClock:
         alone = [self.known(lane) for lane in self.lane_clocks if mask >> lane & 1]
         return [self.known(), *alone]
 
+    def usable(self, mask: int) -> np.ndarray:
+        """tcgen05 operations that an operation which these lanes issue together may rely on."""
+        first, *others = self._clocks(mask)
+        usable = first[U].copy()
+        for clock in others:
+            np.maximum(usable, clock[U], out=usable)
+        return usable
+
     def message(self, mask: int) -> np.ndarray:
         """What these lanes know now, their own past included; a new time begins for the whole warp."""
         sources = self._clocks(mask)

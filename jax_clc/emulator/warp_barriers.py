@@ -172,10 +172,14 @@ class WarpBarriers:
 
     def test_lanes(self, addresses, space, what, mask, line, semantics, scope, parity):
         """test_wait where lanes look at different barriers: the lanes for which it holds."""
-        result = 0
+        groups: dict[tuple[int, int], int] = {}
         for lane in np.flatnonzero(LANES[mask]).tolist():
-            if self.test_wait(int(addresses[lane]), space, int(what[lane]), 1 << lane, line, semantics, scope, parity):
-                result |= 1 << lane
+            key = int(addresses[lane]), int(what[lane])
+            groups[key] = groups.get(key, 0) | 1 << lane
+        result = 0
+        for (one, phase), lanes in groups.items():
+            if self.test_wait(one, space, phase, lanes, line, semantics, scope, parity):
+                result |= lanes
         return result
 
     def _phase_over(self, barrier, what, parity):
