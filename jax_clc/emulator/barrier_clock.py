@@ -38,13 +38,7 @@ class BarrierClock:
     _ended_async: dict[int, int] = field(init=False, default_factory=dict)
 
     def arrive(self, warp: WarpClock, mask: int, wide: bool, releases: bool) -> None:
-        if releases:
-            message = warp.message(mask)
-        else:
-            published = warp.released_by_fence.get(wide)
-            if published is None or mask & ~published[0]:
-                return
-            message = published[1]
+        message = warp.message(mask) if releases else warp.relaxed_message(mask, wide)
         key = (warp.cta, wide)
         self._gathered[key] = self.agents.join(self._gathered.get(key), message)
 

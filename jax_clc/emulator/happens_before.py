@@ -119,7 +119,7 @@ class WarpClock:
     fenced: np.ndarray = field(init=False, default_factory=lambda: np.zeros(32, np.int32))
     clock: np.ndarray = field(init=False)
     lane_clocks: dict[int, np.ndarray] = field(init=False, default_factory=dict)
-    released_by_fence: dict[bool, tuple[int, np.ndarray]] = field(init=False, default_factory=dict)
+    released_by_fence: dict[bool, tuple[int, np.ndarray | None]] = field(init=False, default_factory=dict)
     received_relaxed: tuple[int, np.ndarray] | None = field(init=False, default=None)
     init_agent: int = field(init=False, default=NOBODY)
     """Stands for the mbarrier inits of this warp, which a fence of their own can release."""
@@ -188,6 +188,30 @@ class WarpClock:
                 known = message[row, self.copies : self.copies + 32]
                 known[lanes] = np.maximum(known[lanes], self.copies_done[lanes])
         self.time += 1
+        return message
+
+    def relaxed_message(self, mask: int, wide: bool) -> np.ndarray:
+        """What a relaxed arrival publishes: what a releasing fence of these lanes covered, and the tcgen05 operations
+        before their last before_thread_sync, which needs no release."""
+        message = self.agents.new_clock(MESSAGE)
+        message[:, NOBODY] = 0
+        for clock in self._clocks(mask):
+            np.maximum(message[A], clock[B], out=message[A])
+        published = self._published(mask, wide)
+        return message if published is None else self.agents.join(message, published)
+
+    def _published(self, mask: int, wide: bool) -> np.ndarray | None:
+        """The part of the last releasing fence that concerns these lanes: not the past of lanes that fenced, too."""
+        fenced, message = self.released_by_fence.get(wide, (0, None))
+        if message is None or not fenced & mask:
+            return None
+        if fenced & ~mask:
+            message = self.agents.fit(message).copy()
+            own = message[:A, self.base : self.base + AGENTS_PER_WARP]
+            keep = lanes_of(fenced & mask)
+            fill = own[:, keep].copy()
+            own[:] = self.known()[:A, self.base : self.base + AGENTS_PER_WARP]
+            own[:, keep] = fill
         return message
 
     def init_message(self, mask: int) -> np.ndarray:
@@ -277,7 +301,9 @@ class WarpClock:
             self.acquire(mask & self.received_relaxed[0], self.received_relaxed[1])
 
     def receive_relaxed(self, mask: int, message: np.ndarray) -> None:
-        """A relaxed read or wait: nothing is ordered unless an acquiring fence follows."""
+        """A relaxed read or wait: nothing is ordered unless an acquiring fence follows, but tcgen05 operations, which
+        after_thread_sync takes over."""
+        self._learn(mask, message, slice(A, A + 1))
         old = self.received_relaxed
         if old is None or old[0] != mask:
             self.received_relaxed = (mask, message.copy())

@@ -234,11 +234,10 @@ class Referee(AsyncOperations):
         meeting = self._rendezvous.setdefault(key, Rendezvous())
         warp.rendezvous[key] = meeting
         if semantics in RELEASES:
-            meeting.message = warp.agents.join(meeting.message, warp.message(mask))
-            return
-        published = warp.released_by_fence.get(True)
-        if published is not None and mask & published[0]:
-            meeting.message = warp.agents.join(meeting.message, published[1])
+            message = warp.message(mask)
+        else:
+            message = warp.relaxed_message(mask, True)
+        meeting.message = warp.agents.join(meeting.message, message)
 
     def rendezvous_complete(self, key: object) -> None:
         """Everybody has arrived; the next arrival begins a new phase."""

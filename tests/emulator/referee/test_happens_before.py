@@ -186,6 +186,18 @@ def test_relaxed_accesses_order_with_fences_only(scene):
         scene.read(1, mask=1)
 
 
+def test_a_lane_publishes_its_own_part_of_a_fence_of_the_warp(scene):
+    ready(scene)
+    scene.write(1)
+    scene.fence(1, "thread", semantics="release", scope="cluster")
+    scene.arrive(1, mask=1, semantics="relaxed", scope="cluster")
+    scene.flip()
+    scene.wait(2)
+    scene.read(2, mask=1)
+    with pytest.raises(errors.DataRace):
+        scene.read(2, TILE + 4, mask=2)
+
+
 # mbarriers
 
 
@@ -508,15 +520,16 @@ def tensor_op(scene, who, kind, access, *, mask=1, rows=None, columns=32):
     return op
 
 
-def multiply_then_load(*, commit=True, after=True, wait_ld=True, before=True, after_again=True):
+def multiply_then_load(*, commit=True, after=True, wait_ld=True, before=True, after_again=True, relaxed=False):
     """mma, commit, epilogue load, hand back, next mma."""
+    order = {"semantics": "relaxed", "scope": "cluster"} if relaxed else {}
     scene = Scene()
     ready(scene, BAR, BAR + 8)
     mma = tensor_op(scene, 0, "tcgen05.mma", "write")
     if commit:
         scene.referee.mbarrier_async_arrive([mma], 0, BAR, scene.next())
     scene.flip()
-    scene.wait(1)
+    scene.wait(1, **order)
     if after:
         scene.fence(1, "tcgen05.after")
     load = tensor_op(scene, 1, "tcgen05.ld", "read", mask=FULL, rows=(32, 32))
@@ -524,9 +537,9 @@ def multiply_then_load(*, commit=True, after=True, wait_ld=True, before=True, af
         scene.referee.group_wait(scene.warp(1), FULL, [load], scene.next())
     if before:
         scene.fence(1, "tcgen05.before")
-    scene.arrive(1, BAR + 8, mask=FULL)
+    scene.arrive(1, BAR + 8, mask=FULL, **order)
     scene.flip(BAR + 8)
-    scene.wait(0, BAR + 8)
+    scene.wait(0, BAR + 8, **order)
     if after_again:
         scene.fence(0, "tcgen05.after")
     mma = tensor_op(scene, 0, "tcgen05.mma", "write")
@@ -535,14 +548,16 @@ def multiply_then_load(*, commit=True, after=True, wait_ld=True, before=True, af
     scene.wait(1)
 
 
-def test_an_accumulator_is_read_and_reused_in_order():
-    multiply_then_load()
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_an_accumulator_is_read_and_reused_in_order(relaxed):
+    multiply_then_load(relaxed=relaxed)
 
 
+@pytest.mark.parametrize("relaxed", [False, True])
 @pytest.mark.parametrize("left_out", ["commit", "after", "wait_ld", "before", "after_again"])
-def test_each_step_of_the_accumulator_protocol_is_needed(left_out):
+def test_each_step_of_the_accumulator_protocol_is_needed(left_out, relaxed):
     with pytest.raises(errors.TensorMemoryNotReady):
-        multiply_then_load(**{left_out: False})
+        multiply_then_load(**{left_out: False}, relaxed=relaxed)
 
 
 def test_multiplications_of_one_thread_follow_each_other(scene):
