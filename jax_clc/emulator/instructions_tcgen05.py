@@ -47,9 +47,8 @@ def _access(emitter: Emitter, instruction: Instruction, address: Address) -> str
 @form("tcgen05.ld", uniform="never")
 def load(emitter: Emitter, instruction: Instruction) -> None:
     d, address = instruction.operands
-    emitter.write(f"warp.tensor_load_registers({_access(emitter, instruction, address)})")
     names = [emitter.name(emitter.definition(r)) for r in d.items]
-    emitter.write(f"{' = '.join(names)} = warp.tensor_pending")
+    emitter.write(f"{', '.join(names)}, = warp.tensor_load_registers({_access(emitter, instruction, address)})")
 
 
 @form("tcgen05.st", results=0)

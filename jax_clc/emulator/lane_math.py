@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+
 U8, U16, U32, U64 = np.uint8, np.uint16, np.uint32, np.uint64
 I8, I16, I32, I64 = np.int8, np.int16, np.int32, np.int64
 F16, F32, F64 = np.float16, np.float32, np.float64
@@ -300,6 +302,7 @@ def MAX_FLOAT(a, b):
 
 NAMES = {name: value for name, value in globals().items() if name.isupper() or name in ("F32_", "F64_", "F16_")}
 NAMES |= {
+    "SHARED_WINDOW": SHARED_WINDOW, "LOCAL_WINDOW": LOCAL_WINDOW, "PARAM_WINDOW": PARAM_WINDOW,
     "np": np, "WHERE": np.where, "MINIMUM": np.minimum, "MAXIMUM": np.maximum, "SQRT": np.sqrt, "TRUE_LANES": TRUE_LANES,
     "ZERO_U8": np.zeros(32, U8), "ZERO_U16": np.zeros(32, U16), "ZERO_U32": np.zeros(32, U32), "ZERO_U64": np.zeros(32, U64),
     "ZERO_F32": np.zeros(32, F32), "ZERO_F64": np.zeros(32, F64), "ZERO_U128": np.zeros((32, 2), U64), "U128": U64,

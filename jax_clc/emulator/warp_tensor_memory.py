@@ -138,8 +138,10 @@ class WarpTensorMemory:
             agent = self.referee.issue(self.handle, mask, "tcgen05.ld", line)
             ranges, rows = self._where(cells)
             self.referee.async_access(agent, "read", "tensor", self.cta.number, ranges, line, rows=rows)
-        early = self.tensor_memory.load(cells).copy() if self.random.random() < 0.5 else None
+        now = not self.options.tensor_loads_pending
+        early = self.tensor_memory.load(cells).copy() if now or self.random.random() < 0.5 else None
         self.tensor_loads.append((line, cells, early, agent))
+        return list(early) if now else [self.tensor_pending] * len(cells[0])
 
     def tensor_wait_load(self, mask, line):
         self.check_aligned(mask, "tcgen05.wait::ld")
