@@ -22,6 +22,7 @@ SOURCES = ("model", "emulated", "device")
 COUNTER_BYTES = 128  # of a traced kernel's scratch, before the rows
 EVENT_FIELDS = ("tile", "cluster", "cta", "sm", "start", "end", "asked", "answered")
 BUFFER_WORDS = 6
+EMULATED_NS_PER_STEP = 20  # by which the emulated device's %globaltimer advances
 
 
 class TraceError(ValueError):
@@ -142,6 +143,7 @@ def trace_from_buffer(
     *,
     schedule: str,
     sm_count: int,
+    source: str = "device",
     launch_ns: int | None = None,
     taken: tuple[SmWindow, ...] = (),
     about: dict[str, Any] | None = None,
@@ -156,7 +158,8 @@ def trace_from_buffer(
     with times from `%globaltimer` in ns. Start: the load warp takes the tile; end: the tile's last store has been
     issued; asked, answered: by the scheduler warp of the first CTA, around the request that brought this tile, zero if
     there was none. End is not zero, so a tile that nobody computed is seen. Tile and cluster are linear
-    indices before the raster. Times are counted from `launch_ns`, or from the first start.
+    indices before the raster. Times are counted from `launch_ns`, or from the first start. On the emulated device
+    (`source` "emulated") the clock counts its steps.
     """
     rows = np.asarray(buffer)
     if rows.dtype != np.int64 or rows.ndim != 3 or rows.shape[2] != BUFFER_WORDS:
@@ -173,7 +176,7 @@ def trace_from_buffer(
     origin = int(rows[:, :, 2].min()) if launch_ns is None and rows.size else int(launch_ns or 0)
 
     def time(nanoseconds: int) -> float:
-        return (nanoseconds - origin) / 1e3
+        return (nanoseconds - origin) / (EMULATED_NS_PER_STEP if source == "emulated" else 1e3)
 
     events = []
     for tile, ctas in enumerate(rows.tolist()):
@@ -182,11 +185,12 @@ def trace_from_buffer(
             events.append(TileEvent(tile, cluster, cta, sm, time(start), time(end), *request))
     trace = TileTrace(
         schedule,
-        "device",
+        source,
         sm_count,
         rows.shape[0],
         tuple(events),
         cluster_size=rows.shape[1],
+        unit="steps" if source == "emulated" else "us",
         taken=taken,
         about=dict(about or {}),
     )
