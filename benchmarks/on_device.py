@@ -1,7 +1,7 @@
 """`python -m benchmarks.on_device STEP... --out FOLDER`: steps on a GPU machine, each in its own process with a limit.
 
-A step that hangs or fails costs its own limit and nothing more. Each leaves its results file in FOLDER as soon as it has
-measured anything; the end of every step's output is repeated last, so that the tail of a log tells the story.
+A step that hangs or fails costs its own limit and nothing more. Each leaves its results file in FOLDER as soon as it
+has measured anything; the end of every step's output is repeated last, so that the tail of a log tells the story.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Predicted time of a kernel on a problem: waves of tiles, mainloop rate, L2 and memory traffic by raster.
 
-The model exists to rank kernels, not to foretell clocks: rates are sustained ones (DeviceModel), and what they do
-not say is a handful of constants below, fitted by `python -m benchmarks.fit`.
+The model exists to rank kernels, not to foretell clocks: rates are sustained ones (DeviceModel), and what they do not
+say is a handful of parameters for each family (cost_parameters.py).
 """
 
 from __future__ import annotations
@@ -9,26 +9,12 @@ from __future__ import annotations
 import dataclasses
 
 from jax_clc.planning.catalog import Kernel
+from jax_clc.planning.cost_parameters import CostParameters, parameters
 from jax_clc.planning.device_model import DeviceModel
 from jax_clc.planning.problem import GemmProblem, dtype_bytes
 
 RASTER_GROUPS = (8, 4, 16, 2, 1)
 """Group sizes tried, in cluster tiles; the earlier wins a tie."""
-L2_SHARE_FOR_REUSE = 0.6
-"""Share of L2 that panels can count on: the rest passes through."""
-MMA_EFFICIENCY_BY_TILE_ELEMENTS = ((32768, 1.0), (24576, 0.98), (16384, 0.93), (8192, 0.78), (0, 0.55))
-"""(elements of a CTA tile at least, share of the sustained tensor-core rate that its mainloop reaches)."""
-SM_STORE_BYTES_PER_US = 90_000.0
-"""One SM's epilogue: registers through shared memory to L2."""
-EPILOGUE_FIXED_US = 0.5
-CTA_START_US = 1.6
-"""What each further CTA on an SM pays in a nonpersistent grid: barriers, descriptors, first loads, none overlapped."""
-REQUEST_LATENCY_US = 1.0
-"""A run-time claim of the next tile; hidden unless the tile in hand is shorter."""
-SCHEDULE_US_PER_TILE = {"nonpersistent": 0.0, "static": 0.0, "dynamic": 0.05, "clc": 0.05}
-ELEMENT_COPY_SHARE_OF_L2 = 0.35
-"""What a kernel that loads element by element reaches of the copy engine's rate from L2."""
-SPLIT_K_SYNC_US = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +44,8 @@ class Estimate:
     """A prediction and the parts it was made of. Times in microseconds, traffic in bytes of device memory."""
 
     total_us: float
+    tile_us: float
+    """One cluster tile on one worker, its share of K."""
     mainloop_us: float
     memory_us: float
     memory_bytes: int
@@ -84,20 +72,14 @@ def resident_clusters(kernel: Kernel, device: DeviceModel, sm_limit: int) -> int
     return resident
 
 
-def mma_efficiency(kernel: Kernel) -> float:
-    """Share of the sustained tensor-core rate that the kernel's mainloop reaches when its loads keep up."""
-    elements = kernel.cta_tile[0] * kernel.cta_tile[1]
-    return next(share for least, share in MMA_EFFICIENCY_BY_TILE_ELEMENTS if elements >= least)
-
-
-def k_step_us(kernel: Kernel, sizes: KernelSizes, device: DeviceModel) -> float:
+def k_step_us(kernel: Kernel, sizes: KernelSizes, device: DeviceModel, costs: CostParameters) -> float:
     """One K block of one CTA: the longer of its matrix instructions and its loads from L2, multicast counted once."""
     tile_m, tile_n, tile_k = kernel.cta_tile
     cluster_m, cluster_n = kernel.cluster
-    tflops = device.tflops_per_sm * mma_efficiency(kernel) * 2 / sizes.operand_bytes
+    tflops = device.tflops_per_sm * costs.mma_efficiency(kernel) * 2 / sizes.operand_bytes
     mma_us = 2 * tile_m * tile_n * tile_k / (tflops * 1e6)
     loaded = tile_k * sizes.operand_bytes * (tile_m / cluster_n + tile_n / cluster_m)
-    share = 1.0 if {"a", "b"} <= kernel.tensor_map_operands else ELEMENT_COPY_SHARE_OF_L2
+    share = 1.0 if {"a", "b"} <= kernel.tensor_map_operands else costs.element_copy_share_of_l2
     load_us = loaded / (share * device.l2_tb_per_s / device.sm_count * 1e6)
     return max(mma_us, load_us) * kernel.ctas_per_sm
 
@@ -111,7 +93,7 @@ def memory_bytes(kernel: Kernel, sizes: KernelSizes, device: DeviceModel, reside
     tile_m, tile_n = kernel.cluster_tile
     tiles_m, tiles_n = sizes.tiles(kernel)
     a_bytes, b_bytes = sizes.m * sizes.k * sizes.operand_bytes, sizes.n * sizes.k * sizes.operand_bytes
-    reusable = L2_SHARE_FOR_REUSE * device.l2_mb * 1e6
+    reusable = parameters(kernel.family).l2_share_for_reuse * device.l2_mb * 1e6
     if along == 0:
         grouped, walked, tiles_grouped, tiles_walked, tile = b_bytes, a_bytes, tiles_n, tiles_m, tile_n
     else:
@@ -130,10 +112,13 @@ def memory_bytes(kernel: Kernel, sizes: KernelSizes, device: DeviceModel, reside
 def best_raster(kernel: Kernel, sizes: KernelSizes, device: DeviceModel, resident: int) -> tuple[int, int, int]:
     """(bytes, group, along) of the raster that moves the least through device memory."""
     return min(
-        ((memory_bytes(kernel, sizes, device, resident, group, along), group, along)
-         for group in RASTER_GROUPS for along in (0, 1)),
+        (
+            (memory_bytes(kernel, sizes, device, resident, group, along), group, along)
+            for group in RASTER_GROUPS
+            for along in (0, 1)
+        ),
         key=lambda candidate: candidate[0],
-    )  # fmt: skip
+    )
 
 
 def estimate(
@@ -144,8 +129,13 @@ def estimate(
     split_k: int = 1,
     sm_limit: int = 0,
     raster: tuple[int, int] | None = None,
+    costs: CostParameters | None = None,
 ) -> Estimate:
-    """Predicted device time of one launch on an idle device. `raster` is (group, along), by default the best."""
+    """Predicted device time of one call on an idle device, memory clears included.
+
+    `raster` is (group, along), by default the one that moves the least; `costs` those of the kernel's family.
+    """
+    costs = costs or parameters(kernel.family)
     sizes = KernelSizes.of(problem, kernel.swapped)
     tile_m, tile_n, tile_k = kernel.cta_tile
     tiles_m, tiles_n = sizes.tiles(kernel)
@@ -158,27 +148,29 @@ def estimate(
         traffic = memory_bytes(kernel, sizes, device, resident, group, along)
 
     k_steps = max(1, -(-sizes.k // (tile_k * split_k)))
-    tile_us = k_steps * k_step_us(kernel, sizes, device)
-    epilogue_us = EPILOGUE_FIXED_US + tile_m * tile_n * sizes.out_bytes / SM_STORE_BYTES_PER_US
-    per_tile_us = tile_us + SCHEDULE_US_PER_TILE[kernel.schedule]
+    tile_us = k_steps * k_step_us(kernel, sizes, device, costs)
+    epilogue_us = costs.epilogue_fixed_us + tile_m * tile_n * sizes.out_bytes / costs.sm_store_bytes_per_us
+    tile_us += costs.schedule_us_per_tile.get(kernel.schedule, 0.0)
     if kernel.schedule == "nonpersistent":
-        per_tile_us += epilogue_us + CTA_START_US
+        tile_us += epilogue_us + costs.cta_start_us
     elif kernel.family == "sm_90a" and not kernel.pingpong:
         # Both consumer warpgroups stage their accumulators before the next tile starts; only the store overlaps.
-        per_tile_us += EPILOGUE_FIXED_US
+        tile_us += costs.epilogue_fixed_us
     if kernel.schedule in ("dynamic", "clc"):
-        per_tile_us = max(per_tile_us, REQUEST_LATENCY_US)
-    waves = -(-work_items // resident)
-    mainloop_us = waves * per_tile_us + epilogue_us
+        tile_us = max(tile_us, costs.request_us)
+    mainloop_us = -(-work_items // resident) * tile_us + epilogue_us
     memory_us = traffic / (device.memory_tb_per_s * 1e6)
-    total_us = device.launch_us + max(mainloop_us, memory_us)
+    longer, shorter = max(mainloop_us, memory_us), min(mainloop_us, memory_us)
+    total_us = costs.launch_us + longer + costs.unhidden_share * shorter
+    if kernel.zeroed_bytes:
+        total_us += costs.memset_us
     if split_k > 1:
         # Every split's float32 partials are written and read once more, mostly in L2.
         partial_bytes = 2 * split_k * sizes.batch * sizes.m * sizes.n * kernel.partial_bytes_per_element
-        total_us += SPLIT_K_SYNC_US + partial_bytes / (device.l2_tb_per_s / 2 * 1e6)
-    return Estimate(total_us, mainloop_us, memory_us, traffic, work_items, resident, group, along)
+        total_us += costs.split_k_sync_us + partial_bytes / (device.l2_tb_per_s / 2 * 1e6)
+    return Estimate(total_us, tile_us, mainloop_us, memory_us, traffic, work_items, resident, group, along)
 
 
 def copy_us(nbytes: int, device: DeviceModel) -> float:
     """A copy that reads and writes `nbytes`, as its own kernel: what padding an operand costs."""
-    return device.launch_us + 2 * nbytes / (device.memory_tb_per_s * 1e6)
+    return parameters(device.family).launch_us + 2 * nbytes / (device.memory_tb_per_s * 1e6)

@@ -11,7 +11,7 @@ from jax_clc.planning.catalog import FAMILIES, family_of
 
 @dataclasses.dataclass(frozen=True)
 class DeviceModel:
-    """A device as the cost model sees it. Rates are sustained ones, for the whole device; times in microseconds."""
+    """A device as the cost model sees it. Rates are sustained ones, for the whole device."""
 
     name: str
     family: str
@@ -22,8 +22,6 @@ class DeviceModel:
     l2_tb_per_s: float
     """What all SMs together load through the copy engine from L2."""
     l2_mb: float
-    launch_us: float
-    """Start of a grid: launch, first loads until the first MMA, last store."""
     measured: bool
     """Whether the rates come from measurements of ours; otherwise from public figures."""
 
@@ -52,12 +50,12 @@ class DeviceModel:
 
 H200 = DeviceModel(
     name="NVIDIA H200", family="sm_90a", sm_count=132, tensor_tflops=815.0, memory_tb_per_s=4.3, l2_tb_per_s=11.0,
-    l2_mb=50.0, launch_us=4.0, measured=True,
+    l2_mb=50.0, measured=True,
 )  # fmt: skip
 H100 = dataclasses.replace(H200, name="NVIDIA H100 SXM", memory_tb_per_s=3.0, measured=False)
 B200 = DeviceModel(
     name="NVIDIA B200", family="sm_100f", sm_count=148, tensor_tflops=1700.0, memory_tb_per_s=7.0, l2_tb_per_s=20.0,
-    l2_mb=126.0, launch_us=4.0, measured=False,
+    l2_mb=126.0, measured=False,
 )  # fmt: skip
 B300 = dataclasses.replace(B200, name="NVIDIA B300")
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from jax_clc.planning import catalog, constraints, cost_model, tuned_choices
 from jax_clc.planning.catalog import Kernel
+from jax_clc.planning.cost_parameters import tile_class
 from jax_clc.planning.device_model import DeviceModel, reference_devices
 from jax_clc.planning.problem import GemmProblem, Operand, dtype_bytes
 from jax_clc.planning.report import GemmPlan, KernelChoice
 from jax_clc.planning.scratch import scratch_bytes
 from jax_clc.schedule.choose import choose_schedule
 
-SPLIT_K_FACTORS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)
+SPLIT_K_FACTORS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
 MAX_NAMES_IN_ERROR = 6
 
 
@@ -163,7 +163,7 @@ def _in_its_schedule(best: Candidate, ranked: Sequence[Candidate], sm_limit: int
     found = best.estimate
     choice = choose_schedule(
         alike, family=best.kernel.family, tiles=max(1, found.work_items), resident_clusters=found.resident_clusters,
-        tile_us=found.mainloop_us / max(1, math.ceil(found.waves)), sm_limit=sm_limit,
+        tile_us=found.tile_us, sm_limit=sm_limit,
     )  # fmt: skip
     return alike[choice.schedule], choice.reason
 
@@ -193,19 +193,18 @@ def _choice(candidate: Candidate, problem: GemmProblem, device: DeviceModel, rea
 
 def _reason(best: Candidate, ranked: Sequence[Candidate]) -> str:
     """Why this tile: what bounds it, and what the next best would cost."""
-    kernel, found = best.kernel, best.estimate
+    found, own = best.estimate, tile_words(best)
     parts = [f"bound by {found.bound}: mainloop {found.mainloop_us:.1f} us, memory {found.memory_us:.1f} us"]
-    other = next(
-        (c for c in ranked if (c.kernel.cta_tile, c.kernel.cluster) != (kernel.cta_tile, kernel.cluster)), None
-    )
+    other = next((c for c in ranked if tile_words(c) != own), None)
     if other is not None:
-        parts.append(f"next best tile {tile_words(other.kernel)}, {_slower(other, best)}")
+        parts.append(f"next best tile {tile_words(other)}, {_slower(other, best)}")
     return "; ".join(parts)
 
 
-def tile_words(kernel: Kernel) -> str:
-    """`128x256 on cluster 2x1`."""
-    return f"{kernel.cta_tile[0]}x{kernel.cta_tile[1]} on cluster {kernel.cluster[0]}x{kernel.cluster[1]}"
+def tile_words(candidate: Candidate) -> str:
+    """`128x256 c2x1`, with what else sets a candidate apart but its schedule."""
+    split = f" split-K {candidate.split_k}" if candidate.split_k > 1 else ""
+    return tile_class(candidate.kernel) + split + (" swapped" if candidate.kernel.swapped else "")
 
 
 def _slower(other: Candidate, best: Candidate) -> str:

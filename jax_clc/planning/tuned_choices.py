@@ -77,7 +77,7 @@ def tables() -> Tables:
     forced = _override.get()
     if forced is not None:
         return forced
-    shipped = sorted((Path(__file__).resolve().parent / "tuned").glob("*.json"))
+    shipped = sorted((Path(__file__).resolve().parent / "tuned").glob("choices_*.json"))
     own = os.environ.get(TUNED_VARIABLE)
     return _read(tuple(shipped) + ((Path(own),) if own else ()))
 
