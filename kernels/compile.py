@@ -149,6 +149,7 @@ def manifest_entry(variant: Variant, kernel, name: str, ptx: str, image: bytes, 
         "reduction_order": "splits_then_k_ascending" if variant.split_k else "k_ascending",
         "split_k": variant.split_k,
         "operand_copies": variant.operand_copies,
+        "output_copies": variant.output_copies,
         "dynamic_smem_bytes": facts["dynamic_smem_bytes"],
         "registers": facts["registers"],
         "local_bytes": facts["local_bytes"],
@@ -193,7 +194,10 @@ def compile_into_cache(variant: Variant) -> tuple[dict, float]:
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=".compiling-"))
     try:
-        entry = compile_variant(variant, work)
+        try:
+            entry = compile_variant(variant, work)
+        except Exception as error:  # the DSL's own errors do not travel between processes
+            raise RuntimeError(f"{type(error).__name__}: {error}") from None
         shutil.rmtree(target, ignore_errors=True)
         work.rename(target)
     finally:
@@ -223,7 +227,7 @@ def compile_all(variants: list[Variant], workers: int) -> None:
             entry, seconds = future.result()
         except BaseException as error:
             pool.shutdown(cancel_futures=True)
-            raise SystemExit(f"kernel {futures[future]} failed to compile: {type(error).__name__}: {error}") from error
+            raise SystemExit(f"kernel {futures[future]} failed to compile: {error}") from error
         bar = "#" * (20 * done // len(futures))
         print(
             f"[{bar:20}] {done}/{len(futures)} {entry['name']}: {seconds:.1f} s, {entry['registers']} registers,"

@@ -1,4 +1,4 @@
-"""Epilogue: one consumer warpgroup's accumulators, through shared memory, to global memory by TMA.
+"""Epilogue: one consumer warpgroup's accumulators, through shared memory, to global memory.
 
 Every warpgroup has its own ring of staging slots and its own named barrier, so warpgroups never wait for one another
 here. The ring goes on from tile to tile: the last stores of a tile are read from shared memory while the warpgroup is
@@ -10,54 +10,49 @@ import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 
+from kernels import memory_access as memory
 from kernels.device_values import DeviceValues
+from kernels.element_copies import LINE_BYTES, StridedMatrix, chunk_address
 
 WARPGROUP_THREADS = 128
+SLOT_ROWS = 64
+LINES_AT_ONCE = 4  # lines that a warp reads before it stores them
 
 
 def slot_shape(tile_n: int, element_bytes: int) -> tuple[int, int]:
-    """(rows, columns) of one store: 64 rows by as many columns as a 128-byte row of the swizzle holds and tile_n divides."""
-    columns = 128 // element_bytes
+    """(rows, columns) of one store: 64 rows by as many columns as a 128-byte line of the swizzle holds and tile_n divides."""
+    columns = LINE_BYTES // element_bytes
     while tile_n % columns:
         columns //= 2
-    return 64, columns
+    return SLOT_ROWS, columns
 
 
 def slot_layout(dtype, d_is_m_major: bool, shape: tuple[int, int], slots: int) -> cute.ComposedLayout:
     """Shared-memory layout (rows, columns, slots) of the staging ring, swizzled as the store's tensor map expects."""
     contiguous_bytes = (shape[0] if d_is_m_major else shape[1]) * dtype.width // 8
-    widths = {128: "SW128", 64: "SW64", 32: "SW32"}
-    width = next(width for bytes_, width in widths.items() if contiguous_bytes % bytes_ == 0)
-    kind = getattr(warpgroup.SmemLayoutAtomKind, f"{'MN' if d_is_m_major else 'K'}_{width}")
+    width = next(width for width in (128, 64, 32) if contiguous_bytes % width == 0)
+    kind = getattr(warpgroup.SmemLayoutAtomKind, f"{'MN' if d_is_m_major else 'K'}_SW{width}")
     atom = warpgroup.make_smem_layout_atom(kind, dtype)
     return cute.tile_to_shape(atom, (*shape, slots), order=(1, 0, 2) if d_is_m_major else (0, 1, 2))
 
 
-class WarpgroupStore(DeviceValues):
-    """Stores of one warpgroup's tile of D.
+class Staging(DeviceValues):
+    """What both ways out share: rounds pieces of the accumulators and writes them into slots.
 
     Args:
-      tensor_map: TMA store atom of D with a box of one slot.
-      coordinates: D's coordinate tensor (m, n, l).
-      slots: staging slots of this warpgroup, (rows, columns, slots) in shared memory.
+      slots: (rows, columns, slots) of this warpgroup in shared memory.
       tiled_mma: the warpgroup's tiled MMA, whose accumulator layout decides who holds what.
       thread: thread index in the warpgroup.
       barrier_id: named barrier of this warpgroup.
     """
 
-    FIELDS = ("tensor_map", "barrier_id", "is_storing_warp", "store_source", "store_target", "slot_target")
+    FIELDS = ("barrier_id", "warp", "slot_target")
 
-    def __init__(self, tensor_map, coordinates, slots, slot_count: int, dtype, d_is_m_major, tiled_mma, thread, barrier_id):
-        self.tensor_map = tensor_map
-        self.dtype = dtype
+    def __init__(self, slots: cute.Tensor, slot_count: int, dtype, d_is_m_major: bool, tiled_mma, thread, barrier_id):
         self.slot_count = slot_count
+        self.dtype = dtype
         self.barrier_id = barrier_id
-        self.is_storing_warp = cute.arch.make_warp_uniform(thread // 32) == 0
-        shape = (cute.size(slots, mode=[0]), cute.size(slots, mode=[1]))
-        boxes = cute.local_tile(coordinates, shape, (None, None, None))
-        self.store_source, self.store_target = cpasync.tma_partition(
-            tensor_map, 0, cute.make_layout(1), cute.group_modes(slots, 0, 2), cute.group_modes(boxes, 0, 2)
-        )
+        self.warp = cute.arch.make_warp_uniform(thread // 32)
         # The blocks of 16 columns that stmatrix stores four matrices from are the tiling for every dtype.
         matrices = warp.StMatrix8x8x16bOp(d_is_m_major, 4)
         tiling = cute.make_tiled_copy_C_atom(cute.make_copy_atom(matrices, cutlass.Float16), tiled_mma)
@@ -72,40 +67,161 @@ class WarpgroupStore(DeviceValues):
         self.slot_target = thread_copy.partition_D(slots)
         self.fragment_shape = cute.shape(thread_copy.partition_S(slots))[:3]
 
-    @cute.jit
-    def store(self, accumulator: cute.Tensor, first_row: Int32, first_column: Int32, batch: Int32, next_slot: Int32):
-        """Stores the tile whose upper left slot is (first_row, first_column), in slots; returns the ring's next slot."""
+    def pieces(self, accumulator: cute.Tensor) -> tuple[int, int]:
+        """Slots that the tile fills: (along m, along n)."""
+        rows = cute.size(accumulator, mode=[1])
+        size = cute.size(cute.make_layout(self.fragment_shape))
+        return rows, cute.size(accumulator) // (rows * size)
+
+    def fill(self, accumulator: cute.Tensor, piece: int, slot: Int32) -> None:
+        """This thread's part of piece number `piece`, counted along n first, into `slot`."""
         source = self.tiled_copy.retile(accumulator)
         rounded = cute.make_rmem_tensor(cute.make_layout(self.fragment_shape).shape, self.dtype)
         size = cute.size(rounded)
-        rows = cute.size(accumulator, mode=[1])
-        columns = cute.size(accumulator) // (rows * size)
-        for row in cutlass.range_constexpr(rows):
-            for column in cutlass.range_constexpr(columns):
-                if self.is_storing_warp:
-                    cute.arch.cp_async_bulk_wait_group(self.slot_count - 1, read=True)
-                self.sync()
-                for i in cutlass.range_constexpr(size):
-                    rounded[i] = source[(row * columns + column) * size + i].to(self.dtype)
-                cute.copy(self.tiled_copy, rounded, self.slot_target[(None, None, None, next_slot)])
-                cute.arch.fence_proxy("async.shared", space="cta")
-                self.sync()
-                if self.is_storing_warp:
-                    cute.copy(
-                        self.tensor_map,
-                        self.store_source[(None, next_slot)],
-                        self.store_target[(None, first_row + row, first_column + column, batch)],
-                    )
-                    cute.arch.cp_async_bulk_commit_group()
-                next_slot = next_slot + 1
-                next_slot = cutlass.select_(next_slot == self.slot_count, Int32(0), next_slot)
-        return next_slot
+        for i in range(size):
+            rounded[i] = source[piece * size + i].to(self.dtype)
+        cute.copy(self.tiled_copy, rounded, self.slot_target[(None, None, None, slot)])
+
+    def following(self, slot: Int32) -> Int32:
+        return cutlass.select_(slot + 1 == self.slot_count, Int32(0), slot + 1)
 
     def sync(self) -> None:
         cute.arch.barrier(barrier_id=self.barrier_id, number_of_threads=WARPGROUP_THREADS)
 
+
+class TmaStore(DeviceValues):
+    """Stores of one warpgroup by TMA, which leaves out what lies outside of D.
+
+    Args:
+      tensor_map: TMA store atom of D with a box of one slot.
+      coordinates: D's coordinate tensor (m, n, l).
+      slots: as for `staging`.
+    """
+
+    FIELDS = ("staging", "tensor_map", "source", "target")
+
+    def __init__(self, staging: Staging, tensor_map: cute.CopyAtom, coordinates: cute.Tensor, slots: cute.Tensor):
+        self.staging = staging
+        self.tensor_map = tensor_map
+        shape = (cute.size(slots, mode=[0]), cute.size(slots, mode=[1]))
+        boxes = cute.local_tile(coordinates, shape, (None, None, None))
+        self.source, self.target = cpasync.tma_partition(
+            tensor_map, 0, cute.make_layout(1), cute.group_modes(slots, 0, 2), cute.group_modes(boxes, 0, 2)
+        )
+
+    @cute.jit
+    def store(self, accumulator: cute.Tensor, first_row: Int32, first_column: Int32, batch: Int32, next_slot: Int32):
+        """Stores the tile whose upper left slot is (first_row, first_column), in slots; returns the ring's next slot."""
+        rows, columns = self.staging.pieces(accumulator)
+        for row in cutlass.range_constexpr(rows):
+            for column in cutlass.range_constexpr(columns):
+                if self.staging.warp == 0:
+                    # The storing warp's groups: all but the latest ones have been read, the next slot's among them.
+                    cute.arch.cp_async_bulk_wait_group(self.staging.slot_count - 1, read=True)
+                self.staging.sync()
+                self.staging.fill(accumulator, row * columns + column, next_slot)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                self.staging.sync()
+                if self.staging.warp == 0:
+                    cute.copy(
+                        self.tensor_map,
+                        self.source[(None, next_slot)],
+                        self.target[(None, first_row + row, first_column + column, batch)],
+                    )
+                    cute.arch.cp_async_bulk_commit_group()
+                next_slot = self.staging.following(next_slot)
+        return next_slot
+
     @cute.jit
     def finish(self):
         """Waits for this warpgroup's stores; its shared memory may go then."""
-        if self.is_storing_warp:
+        if self.staging.warp == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=False)
+
+
+class ElementStore(DeviceValues):
+    """Stores of one warpgroup line by line, for a D of any alignment and strides.
+
+    A warp writes 16 lines of each slot. One barrier for each slot is enough while there are two of them: who fills a slot
+    again has passed the barrier of the slot between, which everybody reaches after reading the first.
+
+    Args:
+      matrix: D; its contiguous axis is n, or m if `d_is_m_major`.
+      slots: (rows, columns, slots) in shared memory, lines of 128 bytes.
+    """
+
+    FIELDS = ("staging", "matrix", "slots_address")
+
+    def __init__(self, staging: Staging, matrix: StridedMatrix, slots: cute.Tensor, d_is_m_major: bool):
+        self.staging = staging
+        self.matrix = matrix
+        self.d_is_m_major = d_is_m_major
+        self.element_bytes = matrix.element_bytes
+        self.rows, self.columns = cute.size(slots, mode=[0]), cute.size(slots, mode=[1])
+        self.slots_address = slots.iterator.toint()
+        self.line_elements = LINE_BYTES // self.element_bytes
+        if staging.slot_count != 2 or (self.rows if d_is_m_major else self.columns) % self.line_elements:
+            raise ValueError(f"slots of {self.rows} x {self.columns} elements do not consist of {LINE_BYTES}-byte lines")
+
+    @cute.jit
+    def store(self, accumulator: cute.Tensor, first_row: Int32, first_column: Int32, batch: Int32, next_slot: Int32):
+        """Stores the tile whose upper left slot is (first_row, first_column), in slots; returns the ring's next slot."""
+        rows, columns = self.staging.pieces(accumulator)
+        slot_bytes = self.rows * self.columns * self.element_bytes
+        for row in cutlass.range_constexpr(rows):
+            for column in cutlass.range_constexpr(columns):
+                self.staging.fill(accumulator, row * columns + column, next_slot)
+                self.staging.sync()
+                self.copy_lines(
+                    self.slots_address + next_slot * slot_bytes,
+                    (first_row + row) * self.rows,
+                    (first_column + column) * self.columns,
+                    batch,
+                )
+                next_slot = self.staging.following(next_slot)
+        return next_slot
+
+    @cute.jit
+    def copy_lines(self, slot: Int32, row: Int32, column: Int32, batch: Int32):
+        """This warp's lines of the slot whose first element is D's (row, column)."""
+        lane = cute.arch.lane_idx()
+        lines = self.rows * self.columns // self.line_elements // 4
+        for group in cutlass.range(0, lines, LINES_AT_ONCE, unroll=1):
+            first = self.staging.warp * lines + group
+            words = cute.make_rmem_tensor(LINES_AT_ONCE, Int32)
+            for i in cutlass.range_constexpr(LINES_AT_ONCE):
+                words[i] = memory.load_shared_word(chunk_address(slot, first + i, lane // 4) + lane % 4 * 4)
+            for i in cutlass.range_constexpr(LINES_AT_ONCE):
+                self.copy_line(words[i], first + i, row, column, batch, lane)
+
+    def copy_line(self, word: Int32, line: Int32, row: Int32, column: Int32, batch: Int32, lane: Int32) -> None:
+        """One line, of which this lane holds 4 bytes."""
+        if self.d_is_m_major:
+            inner, outer = row + line // self.columns * self.line_elements, column + line % self.columns
+        else:
+            inner, outer = column, row + line
+        left = cutlass.select_(outer < self.matrix.outer_size, self.matrix.inner_size - inner, Int32(0))
+        address = self.matrix.address(inner, outer, batch)
+        if self.element_bytes == 4:
+            memory.store_4_bytes(address + 4 * lane, word, Int32(lane < left))
+        else:
+            self.store_pairs(address, word, left, lane)
+
+    def store_pairs(self, address, word: Int32, left: Int32, lane: Int32) -> None:
+        """One line of 16-bit elements, lane i holding elements 2i and 2i + 1, the first `left` of them, in 4-byte stores.
+
+        Where the line starts 2 bytes past a multiple of 4, the pairs are those of elements 2i + 1 and 2i + 2, and the
+        first and last element go alone."""
+        odd = Int32((address & 2) != 0)
+        following = cute.arch.shuffle_sync_down(word, 1)
+        pair = memory.funnel_shift_right(word, following, odd * 16)
+        first = 2 * lane + odd
+        whole = Int32(first + 1 < left) * (1 - odd * Int32(lane == 31))
+        alone = Int32(first < left) * (1 - whole)
+        target = address + 2 * first
+        memory.store_4_bytes(target, pair, whole)
+        memory.store_2_bytes(target, pair, alone)
+        memory.store_2_bytes(address, word, odd * Int32(lane == 0) * Int32(left > 0))
+
+    def finish(self) -> None:
+        """Ordinary stores need no waiting for."""

@@ -1,53 +1,51 @@
-"""Hopper GEMM kernel: D[m, n, l] = sum over k of A[m, k, l] B[n, k, l], warp-specialised, TMA in and out.
+"""Hopper GEMM kernel: D[m, n, l] = sum over k of A[m, k, l] B[n, k, l], warp-specialised.
 
-One warp loads A and B tiles into a ring of stages, multicast to the CTAs of the cluster that share them. Two consumer
-warpgroups multiply with wgmma, accumulating in registers: on halves of one tile (cooperative), or on a tile each, in
-turns, so that the epilogue of one runs under the mainloop of the other (ping-pong). All walk the tiles that the tile
-scheduler hands out.
+One warp loads A and B tiles by TMA into a ring of stages, multicast to the CTAs of the cluster that share them. Two
+consumer warpgroups multiply with wgmma, accumulating in registers: on halves of one tile (cooperative), or on a tile each,
+in turns, so that the epilogue of one runs under the mainloop of the other (ping-pong). All walk the tiles that the tile
+scheduler hands out. Operands or results that TMA cannot address are copied by threads instead (`element_copies`).
 """
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
-from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
+from cutlass import Float32, Int32, Int64
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_ptr
 from cutlass.memory import SmemAllocator
 
-from kernels import epilogue
+from kernels import epilogue, split_k, tile_scheduler_sm90
 from kernels.device_values import DeviceValues
+from kernels.element_copies import ElementLoad, StridedMatrix
 from kernels.load_pipeline import LoadPipeline
 from kernels.parameters import describe_parameters
-from kernels.tile_scheduler import SCHEDULERS, WorkGrid, cluster_rank
+from kernels.split_k import PartialSums
+from kernels.tile_scheduler import WorkGrid, cluster_rank
+from kernels.tma_copies import OperandTiles, coordinates, store_tensor_map
 from kernels.variant import Variant
 
 SHARED_MEMORY_BYTES = 232448  # what one CTA may take of an SM
 BARRIER_BYTES = 1024
 WARPGROUP_THREADS = 128
 WARPGROUP_WARPS = 4
+CONSUMERS = 2
 DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, "float32": cutlass.Float32}
 STORE_SLOTS = 2  # staging slots of each consumer warpgroup: one is filled while the other is read
+LOAD_WARP, SCHEDULER_WARP = 0, 1
 EPILOGUE_BARRIER = 1  # named barriers: one for each consumer warpgroup
 TURN_BARRIER = 3  # named barriers of ping-pong: one for each consumer warpgroup
 
 
 class Turns(DeviceValues):
-    """Ping-pong: which consumer warpgroup takes this tile, and when it may use the tensor cores.
+    """Ping-pong: when a consumer warpgroup may use the tensor cores.
 
     The turns matter for more than speed. A stage's full barrier names its phase by parity alone, so a warpgroup may wait
     for its tile's stages only when the other has seen all of the tile before filled.
     """
 
-    FIELDS = ("warpgroup_index", "tile_of")
+    FIELDS = ("warpgroup_index",)
 
     def __init__(self, warpgroup_index: Int32):
         self.warpgroup_index = warpgroup_index
-        self.tile_of = Int32(0)  # the warpgroup that takes the present tile
-
-    def is_mine(self) -> Boolean:
-        return self.tile_of == self.warpgroup_index
-
-    def next_tile(self) -> None:
-        self.tile_of = 1 - self.tile_of
 
     @cute.jit
     def start(self):
@@ -73,27 +71,49 @@ class Kernel:
         self.tile_m, self.tile_n, self.tile_k = variant.cta_tile
         self.cluster_m, self.cluster_n = variant.cluster
         self.cluster_size = self.cluster_m * self.cluster_n
-        self.consumers = 2
-        self.threads = WARPGROUP_THREADS * (1 + self.consumers)
+        a_major, b_major, d_major = variant.majors
+        self.a_tiles = OperandTiles("a", self.a_dtype, a_major != "k", self.tile_m, self.tile_k, self.cluster_n)
+        self.b_tiles = OperandTiles("b", self.b_dtype, b_major != "k", self.tile_n, self.tile_k, self.cluster_m)
+        self.d_is_m_major = d_major == "m"
+        self.loads_elements = variant.operand_copies == "elements"
+        self.stores_elements = variant.output_copies == "elements"
+        if self.loads_elements and self.cluster_size > 1:
+            raise ValueError(f"{variant}: element copies cannot multicast")
+        if variant.pingpong and (variant.split_k or variant.schedule == "nonpersistent"):
+            raise ValueError(f"{variant}: ping-pong takes turns over many whole tiles of a worker")
         # Warpgroups of a cooperative kernel split the tile by rows, and 64-row tiles, which wgmma cannot cut, by columns.
         split = (1, 1) if variant.pingpong else (2, 1) if self.tile_m >= 128 else (1, 2)
         self.split_m, self.split_n = split
         self.wg_m, self.wg_n = self.tile_m // self.split_m, self.tile_n // self.split_n
+        self.values = self.wg_m * self.wg_n // WARPGROUP_THREADS  # accumulators of a thread
+        self.warpgroups = 1 if variant.pingpong else CONSUMERS  # that share a tile
         self.slot_shape = epilogue.slot_shape(self.wg_n, self.d_dtype.width // 8)
+        self.slot_bytes = self.slot_shape[0] * self.slot_shape[1] * self.d_dtype.width // 8
         self.stage_bytes = (self.tile_m + self.tile_n) * self.tile_k * self.a_dtype.width // 8
-        slot_bytes = self.slot_shape[0] * self.slot_shape[1] * self.d_dtype.width // 8
-        self.store_slots = STORE_SLOTS * self.consumers
-        left = SHARED_MEMORY_BYTES - BARRIER_BYTES - self.store_slots * slot_bytes
+        left = SHARED_MEMORY_BYTES - BARRIER_BYTES - CONSUMERS * STORE_SLOTS * self.slot_bytes
         self.stages = variant.stages or left // self.stage_bytes
         if self.stages < 2 or self.stages * self.stage_bytes > left:
             raise ValueError(f"{variant}: {self.stages} stages of {self.stage_bytes} bytes do not fit in {left} bytes")
-        # An accumulator of 192 registers leaves 40 for everything else at 232: too few without spills.
-        heavy = self.wg_m * self.wg_n // WARPGROUP_THREADS >= 192
+        # An accumulator of 160 registers and more leaves too few for everything else at 232.
+        heavy = self.values >= 160
         self.producer_registers, self.consumer_registers = (24, 240) if heavy else (40, 232)
-        self.consumer_warps = WARPGROUP_WARPS * (1 if variant.pingpong else self.consumers)
+        self.uses_scratch = variant.split_k or variant.schedule == "dynamic"
         self.entry = self
         self.parameters: list[dict] = []
-        self.facts: dict = {}
+        self.facts = self.scratch_facts()
+
+    def scratch_facts(self) -> dict:
+        """Manifest fields of the scratch that the launcher provides: counters first, then partial sums."""
+        counters = split_k.COUNTER_BYTES if self.variant.split_k else 0
+        if self.variant.schedule == "dynamic":
+            counters += tile_scheduler_sm90.COUNTER_BYTES
+        scratch = {
+            "counter_bytes": counters,
+            "partial_bytes_per_element": 4 if self.variant.split_k else 0,
+            "zeroed_bytes": counters,
+        }
+        records = tile_scheduler_sm90.RECORD_STAGES if self.variant.schedule == "dynamic" else 0
+        return {"scratch": scratch, "record_stages": records}
 
     def arguments(self) -> tuple:
         """Stand-ins for what `__call__` takes: types, majors and alignments without memory."""
@@ -104,121 +124,205 @@ class Kernel:
             order = (0, 1, 2) if contiguous_first else (1, 0, 2)
             return make_fake_compact_tensor(dtype, tuple(sizes), stride_order=order, assumed_align=16)
 
-        a_major, b_major, d_major = self.variant.majors
         tensors = (
-            operand(self.a_dtype, a_major == "m"),
-            operand(self.b_dtype, b_major == "n"),
-            operand(self.d_dtype, d_major == "m"),
+            operand(self.a_dtype, self.a_tiles.is_mn_major),
+            operand(self.b_dtype, self.b_tiles.is_mn_major),
+            operand(self.d_dtype, self.d_is_m_major),
         )
-        return (*tensors, *(Int32(1) for _ in range(6)), make_fake_stream())
+        pointers = tuple(
+            make_ptr(dtype, 16, cute.AddressSpace.gmem, assumed_align=alignment)
+            for dtype, alignment in (
+                (self.a_dtype, self.a_dtype.width // 8),
+                (self.b_dtype, self.b_dtype.width // 8),
+                (self.d_dtype, self.d_dtype.width // 8),
+                (cutlass.Uint8, 16),
+            )
+        )
+        return (tensors, pointers, Int32(1), Int64(1), make_fake_stream())
 
     @cute.jit
-    def __call__(
-        self,
-        a: cute.Tensor,
-        b: cute.Tensor,
-        d: cute.Tensor,
-        m: Int32,
-        n: Int32,
-        k: Int32,
-        l: Int32,
-        raster_group: Int32,
-        raster_along: Int32,
-        stream,
-    ):
-        infos = {
-            "a": self.load_tensor_map("a", a),
-            "b": self.load_tensor_map("b", b),
-            "d": self.store_tensor_map(d),
-        }
-        arguments = (*(infos[operand].atom for operand in "abd"), m, n, k, l, raster_group, raster_along)
+    def __call__(self, tensors: tuple, pointers: tuple, any_int32: Int32, any_int64: Int64, stream):
+        arguments, infos = self.kernel_arguments(tensors, pointers, any_int32, any_int64)
         self.parameters = describe_parameters(Kernel.kernel, arguments, infos)
-        self.kernel(*arguments).launch(
+        self.kernel(arguments).launch(
             grid=(1, 1, 1),
-            block=(self.threads, 1, 1),
+            block=(WARPGROUP_THREADS * (1 + CONSUMERS), 1, 1),
             cluster=(self.cluster_size, 1, 1),
             min_blocks_per_mp=1,
             stream=stream,
         )
 
+    def kernel_arguments(self, tensors, pointers, any_int32: Int32, any_int64: Int64) -> tuple[dict, dict]:
+        """The kernel's arguments by their names in the manifest, in order, and the TMA infos of the tensor maps."""
+        infos = {}
+        if not self.loads_elements:
+            infos["a"] = self.a_tiles.load_tensor_map(tensors[0])
+            infos["b"] = self.b_tiles.load_tensor_map(tensors[1])
+        if not self.stores_elements:
+            infos["d"] = store_tensor_map(tensors[2], self.slot_layout(1), self.slot_shape)
+        arguments = {f"tensor_map_{operand}": info.atom for operand, info in infos.items()}
+        by_pointer = [operand for operand in "abd" if operand not in infos]
+        arguments |= {operand: pointers["abd".index(operand)] for operand in by_pointer}
+        if self.uses_scratch:
+            arguments["scratch"] = pointers[3]
+        arguments |= {f"{operand}_{axis}": any_int64 for operand in by_pointer for axis in ("outer", "batch")}
+        sizes = ["m", "n", "k", "l", "raster_group", "raster_along", *(["split_k"] if self.variant.split_k else [])]
+        return arguments | {size: any_int32 for size in sizes}, infos
+
     @cute.kernel
-    def kernel(
-        self,
-        tensor_map_a: cute.CopyAtom,
-        tensor_map_b: cute.CopyAtom,
-        tensor_map_d: cute.CopyAtom,
-        m: Int32,
-        n: Int32,
-        k: Int32,
-        l: Int32,
-        raster_group: Int32,
-        raster_along: Int32,
-    ):
+    def kernel(self, arguments: dict):
+        m, n, k, l = (arguments[name] for name in "mnkl")
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        if warp == 0:
-            for tensor_map in (tensor_map_a, tensor_map_b, tensor_map_d):
-                cpasync.prefetch_descriptor(tensor_map)
+        if warp == LOAD_WARP:
+            for name in ("tensor_map_a", "tensor_map_b", "tensor_map_d"):
+                if cutlass.const_expr(name in arguments):
+                    cute.nvgpu.cpasync.prefetch_descriptor(arguments[name])
 
         shared = SmemAllocator()
-        stages_a = self.allocate(shared, self.a_dtype, self.operand_layout("a", self.stages))
-        stages_b = self.allocate(shared, self.b_dtype, self.operand_layout("b", self.stages))
-        slots = self.allocate(shared, self.d_dtype, self.slot_layout(self.store_slots))
-        barriers = shared.allocate_array(cutlass.Int64, 2 * self.stages)
-        ring = LoadPipeline(barriers, self.stages, self.stage_bytes, self.consumer_warps, self.cluster_size)
-        if warp == 0:
+        stages_a = self.allocate(shared, self.a_dtype, self.a_tiles.layout(self.stages))
+        stages_b = self.allocate(shared, self.b_dtype, self.b_tiles.layout(self.stages))
+        slots = self.allocate(shared, self.d_dtype, self.slot_layout(CONSUMERS * STORE_SLOTS))
+        flags = shared.allocate_array(Int32, CONSUMERS)
+        ring = LoadPipeline(
+            shared.allocate_array(Int64, 2 * self.stages),
+            self.stages,
+            self.stage_bytes,
+            WARPGROUP_THREADS if self.loads_elements else 1,
+            WARPGROUP_WARPS * self.warpgroups,
+            self.cluster_size,
+        )
+        k_tiles = (k + self.tile_k - 1) // self.tile_k
+        parts = Int32(1)
+        if cutlass.const_expr(self.variant.split_k):
+            parts = arguments["split_k"]
+            parts = cutlass.select_(parts < k_tiles, parts, k_tiles)  # no part of k without a k tile
+        grid = WorkGrid(
+            m, n, l, self.variant.cta_tile, self.variant.cluster, arguments["raster_group"], arguments["raster_along"], parts
+        )
+        scratch = arguments["scratch"] if self.uses_scratch else None
+        scheduler = self.make_scheduler(shared, grid, scratch)
+        if warp == LOAD_WARP:
             with cute.arch.elect_one():
                 ring.initialise()
+                scheduler.initialize_barriers()
             cute.arch.mbarrier_init_fence()
         self.cluster_sync()
 
-        grid = WorkGrid(m, n, l, self.variant.cta_tile, self.variant.cluster, raster_group, raster_along)
-        scheduler = SCHEDULERS[self.variant.schedule](grid)
-        k_tiles = (k + self.tile_k - 1) // self.tile_k
-
         if warp < WARPGROUP_WARPS:
-            cute.arch.setmaxregister_decrease(self.producer_registers)
-            if warp == 0:
-                copies = (
-                    *self.load_partition("a", tensor_map_a, stages_a, (m, k, l)),
-                    *self.load_partition("b", tensor_map_b, stages_b, (n, k, l)),
-                )
-                self.load(scheduler, ring, k_tiles, *copies)
+            if cutlass.const_expr(self.loads_elements):
+                self.load_elements(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
+            else:
+                cute.arch.setmaxregister_decrease(self.producer_registers)
+                if warp == LOAD_WARP:
+                    self.load(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
+                if cutlass.const_expr(self.variant.schedule == "dynamic"):
+                    if warp == SCHEDULER_WARP:
+                        if cluster_rank(self.variant.cluster) == 0:
+                            self.schedule(scheduler)
             scheduler.finish()
         else:
-            cute.arch.setmaxregister_increase(self.consumer_registers)
-            self.multiply(scheduler, ring, k_tiles, stages_a, stages_b, tensor_map_d, slots, (m, n, l))
+            if cutlass.const_expr(not self.loads_elements):
+                cute.arch.setmaxregister_increase(self.consumer_registers)
+            self.multiply(scheduler, ring, k_tiles, stages_a, stages_b, slots, flags, scratch, arguments)
             scheduler.finish()
 
+    def make_scheduler(self, shared: SmemAllocator, grid: WorkGrid, scratch):
+        """The variant's scheduler. Its counter, if any, comes first in the scratch."""
+        counter = cute.recast_ptr(scratch, dtype=Int32) if self.variant.schedule == "dynamic" else None
+        readers = WARPGROUP_WARPS * self.warpgroups + 1
+        return tile_scheduler_sm90.make_scheduler(
+            self.variant.schedule,
+            grid,
+            self.cluster_size,
+            readers,
+            lambda size: shared.allocate_array(Int64, size // 8, byte_alignment=16),
+            counter,
+        )
+
     @cute.jit
-    def load(self, scheduler, ring: LoadPipeline, k_tiles, map_a, source_a, target_a, map_b, source_b, target_b):
-        """The producer warp: every k tile of every work tile, A and B into the next free stage of this CTA and its peers."""
+    def schedule(self, scheduler):
+        """The scheduler warp of the cluster's first CTA: asks for a tile when the one before has been started."""
+        scheduler = scheduler.clone()
+        scheduler.ask_for_initial_work()
+        work = scheduler.initial_work()
+        while work.is_valid:
+            scheduler.advance_to_next_work()
+            work = scheduler.fetch_next_work()
+        if cutlass.const_expr(self.variant.pingpong):
+            scheduler.end_for_the_other_warpgroup()
+
+    def k_range(self, work, grid: WorkGrid, k_tiles: Int32) -> tuple[Int32, Int32]:
+        """First k tile of a work tile, and their number."""
+        if not self.variant.split_k:
+            return Int32(0), k_tiles
+        first = work.split * k_tiles // grid.split_k
+        return first, (work.split + 1) * k_tiles // grid.split_k - first
+
+    @cute.jit
+    def load(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, arguments):
+        """The load warp: every k tile of every work tile, A and B into the next free stage of this CTA and its peers."""
+        scheduler = scheduler.clone()
+        m, n, k, l = (arguments[name] for name in "mnkl")
+        map_a, map_b = arguments["tensor_map_a"], arguments["tensor_map_b"]
         rank = cluster_rank(self.variant.cluster)
         place_m, place_n = rank % self.cluster_m, rank // self.cluster_m
+        source_a, target_a = self.a_tiles.partition(map_a, stages_a, self.stages, (m, k, l), place_n)
+        source_b, target_b = self.b_tiles.partition(map_b, stages_b, self.stages, (n, k, l), place_m)
         # CTA rank is m + cluster_m * n: A is shared along n, B along m.
         mask_a = cutlass.Int16(sum(1 << (self.cluster_m * i) for i in range(self.cluster_n)) << place_m)
         mask_b = cutlass.Int16(((1 << self.cluster_m) - 1) << (place_n * self.cluster_m))
         state = ring.producer_state()
         work = scheduler.initial_work()
         while work.is_valid:
+            if cutlass.const_expr(self.variant.schedule == "dynamic"):
+                if rank == 0:
+                    scheduler.note_work_started()
             rows_a = source_a[(None, work.tile_m * self.cluster_n + place_n, None, work.batch)]
             rows_b = source_b[(None, work.tile_n * self.cluster_m + place_m, None, work.batch)]
-            for k_tile in cutlass.range(k_tiles, unroll=1):
+            first_k, count = self.k_range(work, scheduler.grid, k_tiles)
+            for k_tile in cutlass.range(first_k, first_k + count, unroll=1):
                 ring.acquire(state)
                 full = ring.full + state.index
-                self.copy_in(map_a, rows_a[(None, k_tile)], target_a[(None, state.index)], full, mask_a, self.cluster_n)
-                self.copy_in(map_b, rows_b[(None, k_tile)], target_b[(None, state.index)], full, mask_b, self.cluster_m)
+                self.a_tiles.copy(map_a, rows_a[(None, k_tile)], target_a[(None, state.index)], full, mask_a)
+                self.b_tiles.copy(map_b, rows_b[(None, k_tile)], target_b[(None, state.index)], full, mask_b)
                 state.advance()
             work = scheduler.fetch_next_work()
 
-    def copy_in(self, tensor_map, source, target, barrier, mask, sharers: int) -> None:
-        if sharers > 1:
-            cute.copy(tensor_map, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
-        else:
-            cute.copy(tensor_map, source, target, tma_bar_ptr=barrier)
+    @cute.jit
+    def load_elements(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, arguments):
+        """The producer warpgroup where TMA cannot address the operands: its threads copy them."""
+        scheduler = scheduler.clone()
+        m, n, k, l = (arguments[name] for name in "mnkl")
+        thread = cute.arch.thread_idx()[0]
+        load_a = self.element_load("a", self.a_tiles, arguments, m, k, l, thread)
+        load_b = self.element_load("b", self.b_tiles, arguments, n, k, l, thread)
+        base_a, base_b = stages_a.iterator.toint(), stages_b.iterator.toint()
+        state = ring.producer_state()
+        work = scheduler.initial_work()
+        while work.is_valid:
+            first_k, count = self.k_range(work, scheduler.grid, k_tiles)
+            for k_tile in cutlass.range(first_k, first_k + count, unroll=1):
+                ring.wait_empty(state)
+                start = k_tile * self.tile_k
+                load_a.load(base_a + state.index * self.a_tiles.bytes, work.tile_m * self.tile_m, start, work.batch)
+                load_b.load(base_b + state.index * self.b_tiles.bytes, work.tile_n * self.tile_n, start, work.batch)
+                ring.commit(state)
+                state.advance()
+            work = scheduler.fetch_next_work()
+
+    def element_load(self, operand: str, tiles: OperandTiles, arguments: dict, rows, k, batches, thread) -> ElementLoad:
+        inner, outer = (rows, k) if tiles.is_mn_major else (k, rows)
+        matrix = self.strided_matrix(operand, tiles.dtype, arguments, inner, outer, batches)
+        return ElementLoad(matrix, tiles.rows * self.tile_k // 64, not tiles.is_mn_major, thread)
+
+    def strided_matrix(self, operand: str, dtype, arguments: dict, inner, outer, batches) -> StridedMatrix:
+        strides = arguments[f"{operand}_outer"], arguments[f"{operand}_batch"]
+        return StridedMatrix(arguments[operand], dtype.width // 8, inner, outer, batches, *strides)
 
     @cute.jit
-    def multiply(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, tensor_map_d, slots, sizes_d):
+    def multiply(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, slots, flags, scratch, arguments):
         """The consumer warpgroups: mainloop and epilogue of their part of every tile, or of every other tile."""
+        scheduler = scheduler.clone()
         thread = cute.arch.thread_idx()[0] % WARPGROUP_THREADS
         warpgroup_index = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARPGROUP_THREADS) - 1
         part_m, part_n = warpgroup_index % self.split_m, warpgroup_index // self.split_m % self.split_n
@@ -228,41 +332,60 @@ class Kernel:
         operand_b = tiled_mma.make_fragment_B(slice_mma.partition_B(self.part(stages_b, self.wg_n, part_n)))
         accumulator = cute.make_rmem_tensor(tiled_mma.partition_shape_C((self.wg_m, self.wg_n)), Float32)
         own_slots = cute.local_tile(slots, (*self.slot_shape, STORE_SLOTS), (0, 0, warpgroup_index))
-        store = epilogue.WarpgroupStore(
-            tensor_map_d,
-            self.coordinates(sizes_d, self.variant.majors[2] == "m"),
-            own_slots,
-            STORE_SLOTS,
-            self.d_dtype,
-            self.variant.majors[2] == "m",
-            tiled_mma,
-            thread,
-            EPILOGUE_BARRIER + warpgroup_index,
-        )
+        store = self.make_store(own_slots, tiled_mma, thread, EPILOGUE_BARRIER + warpgroup_index, arguments)
         slot_rows, slot_columns = self.wg_m // self.slot_shape[0], self.wg_n // self.slot_shape[1]
+        partial = None
+        if cutlass.const_expr(self.variant.split_k):
+            sharing = warpgroup_index if self.warpgroups > 1 else Int32(0)
+            partial = PartialSums(
+                scratch + self.facts["scratch"]["counter_bytes"] - split_k.COUNTER_BYTES,
+                scheduler.grid,
+                sharing,
+                self.warpgroups,
+                flags + warpgroup_index,
+                self.values,
+                thread,
+            )
 
         next_slot = Int32(0)
         state = ring.consumer_state()
         turns = Turns(warpgroup_index)
         if cutlass.const_expr(self.variant.pingpong):
             turns.start()
+        if cutlass.const_expr(self.variant.pingpong):
+            if warpgroup_index == 1:  # the first tile is warpgroup 0's
+                state.advance(k_tiles)
+                scheduler.skip_work()
         work = scheduler.initial_work()
         while work.is_valid:
-            mine = True
+            _, count = self.k_range(work, scheduler.grid, k_tiles)
             if cutlass.const_expr(self.variant.pingpong):
-                mine = turns.is_mine()
-            if mine:
-                if cutlass.const_expr(self.variant.pingpong):
-                    turns.wait()
-                state = self.mainloop(tiled_mma, accumulator, operand_a, operand_b, ring, state, k_tiles, turns)
+                turns.wait()
+            state = self.mainloop(tiled_mma, accumulator, operand_a, operand_b, ring, state, count, turns)
+            stores = True
+            if cutlass.const_expr(self.variant.split_k):
+                stores = scheduler.grid.split_k == 1
+                if scheduler.grid.split_k > 1:
+                    stores = partial.meet(accumulator, work, store.staging.sync) == 1
+            if stores:
                 first_row = (work.tile_m * self.split_m + part_m) * slot_rows
                 first_column = (work.tile_n * self.split_n + part_n) * slot_columns
                 next_slot = store.store(accumulator, first_row, first_column, work.batch, next_slot)
-            else:
+            if cutlass.const_expr(self.variant.pingpong):
                 state.advance(k_tiles)
-            turns.next_tile()
+                scheduler.skip_work()
             work = scheduler.fetch_next_work()
         store.finish()
+
+    def make_store(self, slots: cute.Tensor, tiled_mma, thread, barrier_id, arguments: dict):
+        """The warpgroup's way out: by TMA, or line by line for a D that TMA cannot address."""
+        m, n, l = (arguments[name] for name in "mnl")
+        staging = epilogue.Staging(slots, STORE_SLOTS, self.d_dtype, self.d_is_m_major, tiled_mma, thread, barrier_id)
+        if self.stores_elements:
+            inner, outer = (m, n) if self.d_is_m_major else (n, m)
+            matrix = self.strided_matrix("d", self.d_dtype, arguments, inner, outer, l)
+            return epilogue.ElementStore(staging, matrix, slots, self.d_is_m_major)
+        return epilogue.TmaStore(staging, arguments["tensor_map_d"], coordinates((m, n, l), self.d_is_m_major), slots)
 
     @cute.jit
     def mainloop(self, tiled_mma, accumulator, operand_a, operand_b, ring: LoadPipeline, state, k_tiles, turns):
@@ -298,10 +421,11 @@ class Kernel:
 
     def tiled_mma(self) -> cute.TiledMma:
         """One warpgroup's MMA over its part of the tile."""
-        majors = [OperandMajorMode.MN if self.is_mn_major(operand) else OperandMajorMode.K for operand in "ab"]
-        op = warpgroup.MmaF16BF16Op(
-            self.a_dtype, Float32, (64, self.wg_n, 16), warpgroup.OperandSource.SMEM, *majors
-        )
+        majors = [
+            OperandMajorMode.MN if tiles.is_mn_major else OperandMajorMode.K for tiles in (self.a_tiles, self.b_tiles)
+        ]
+        shape = (64, self.wg_n, 16)
+        op = warpgroup.MmaF16BF16Op(self.a_dtype, Float32, shape, warpgroup.OperandSource.SMEM, *majors)
         return cute.make_tiled_mma(cute.make_mma_atom(op), (1, 1, 1))
 
     def cluster_sync(self) -> None:
@@ -312,76 +436,12 @@ class Kernel:
         else:
             cute.arch.sync_threads()
 
-    def is_mn_major(self, operand: str) -> bool:
-        return self.variant.majors["ab".index(operand)] != "k"
-
-    def operand_layout(self, operand: str, stages: int) -> cute.ComposedLayout:
-        """Shared-memory layout (rows, k, stages) of the tiles of A or B."""
-        rows, dtype = (self.tile_m, self.a_dtype) if operand == "a" else (self.tile_n, self.b_dtype)
-        return self.swizzled_layout(operand, dtype, rows, stages, rows)
-
-    def slab_rows(self, operand: str) -> int:
-        """Rows of the slab that one CTA loads; the CTAs of the cluster that share the operand load a slab each."""
-        return self.tile_m // self.cluster_n if operand == "a" else self.tile_n // self.cluster_m
-
-    def swizzled_layout(self, operand: str, dtype, rows: int, stages: int, swizzle_rows: int) -> cute.ComposedLayout:
-        """Layout of `rows` rows with the widest swizzle that `swizzle_rows` rows allow."""
-        mn_major = self.is_mn_major(operand)
-        contiguous_bytes = (swizzle_rows if mn_major else self.tile_k) * dtype.width // 8
-        width = next(width for width in (128, 64, 32) if contiguous_bytes % width == 0)
-        if mn_major and rows * dtype.width // 8 % width:
-            raise ValueError(f"{self.variant}: slabs of {rows} rows of {operand} cut its {width}-byte swizzle")
-        kind = getattr(warpgroup.SmemLayoutAtomKind, f"{'MN' if mn_major else 'K'}_SW{width}")
-        atom = warpgroup.make_smem_layout_atom(kind, dtype)
-        return cute.tile_to_shape(atom, (rows, self.tile_k, stages), order=(1, 0, 2) if mn_major else (0, 1, 2))
-
-    def load_tensor_map(self, operand: str, tensor: cute.Tensor) -> cpasync.TmaInfo:
-        """TMA load of one slab of a tile of A or B: the box of the tensor map is what one CTA's copy brings."""
-        rows, tile_rows, dtype, sharers = (
-            (self.slab_rows("a"), self.tile_m, self.a_dtype, self.cluster_n)
-            if operand == "a"
-            else (self.slab_rows("b"), self.tile_n, self.b_dtype, self.cluster_m)
-        )
-        layout = cute.slice_(self.swizzled_layout(operand, dtype, rows, 1, tile_rows), (None, None, 0))
-        op = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-        return cpasync.make_tiled_tma_atom(op, tensor, layout, (rows, self.tile_k))
-
     def slot_layout(self, slots: int) -> cute.ComposedLayout:
-        return epilogue.slot_layout(self.d_dtype, self.variant.majors[2] == "m", self.slot_shape, slots)
-
-    def store_tensor_map(self, tensor: cute.Tensor) -> cpasync.TmaInfo:
-        """TMA store of one staging slot of D."""
-        layout = cute.slice_(self.slot_layout(1), (None, None, 0))
-        return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), tensor, layout, self.slot_shape)
-
-    def load_partition(self, operand: str, tensor_map: cute.CopyAtom, stages: cute.Tensor, sizes: tuple):
-        """(tensor map, slabs in global memory by (slab, k tile, batch), this CTA's slab of every stage)."""
-        rows = self.slab_rows(operand)
-        rank = cluster_rank(self.variant.cluster)
-        place = rank // self.cluster_m if operand == "a" else rank % self.cluster_m
-        slabs = cute.local_tile(
-            self.coordinates(sizes, self.is_mn_major(operand)), (rows, self.tile_k), (None, None, None)
-        )
-        target, source = cpasync.tma_partition(
-            tensor_map,
-            0,
-            cute.make_layout(1),
-            cute.group_modes(self.part(stages, rows, place), 0, 2),
-            cute.group_modes(slabs, 0, 2),
-        )
-        return tensor_map, source, target
+        return epilogue.slot_layout(self.d_dtype, self.d_is_m_major, self.slot_shape, slots)
 
     def part(self, stages: cute.Tensor, rows: int, index: Int32) -> cute.Tensor:
         """Rows index * rows to (index + 1) * rows of every stage."""
         return cute.local_tile(stages, (rows, self.tile_k, self.stages), (index, 0, 0))
-
-    def coordinates(self, sizes: tuple, first_mode_contiguous: bool) -> cute.Tensor:
-        """Coordinate tensor of an operand, as its tensor map counts: contiguous axis first."""
-        rows, columns, batches = sizes
-        if first_mode_contiguous:
-            return cute.make_identity_tensor((rows, columns, batches))
-        identity = cute.make_identity_tensor((columns, rows, batches))
-        return cute.make_tensor(identity.iterator, cute.select(identity.layout, [1, 0, 2]))
 
     def allocate(self, shared: SmemAllocator, dtype, layout: cute.ComposedLayout) -> cute.Tensor:
         return shared.allocate_tensor(dtype, layout.outer, byte_alignment=1024, swizzle=layout.inner)

@@ -18,25 +18,36 @@ class LoadPipeline(DeviceValues):
     Args:
       barriers: 2 * `stages` 64-bit barriers in shared memory.
       stages: stages of the ring.
-      stage_bytes: bytes that the copies of one stage bring to this CTA, peers' multicasts included.
+      stage_bytes: bytes that the copies of one stage bring to this CTA, peers' multicasts included; 0 where threads
+        write the stages themselves.
+      producer_threads: threads that arrive when a stage is full.
       consumer_warps: warps of one CTA that read each stage.
       cluster_size: CTAs of the cluster.
     """
 
     FIELDS = ("full", "empty")
 
-    def __init__(self, barriers: cute.Pointer, stages: int, stage_bytes: int, consumer_warps: int, cluster_size: int):
+    def __init__(
+        self,
+        barriers: cute.Pointer,
+        stages: int,
+        stage_bytes: int,
+        producer_threads: int,
+        consumer_warps: int,
+        cluster_size: int,
+    ):
         self.full = barriers
         self.empty = barriers + stages
         self.stages = stages
         self.stage_bytes = stage_bytes
+        self.producer_threads = producer_threads
         self.consumer_warps = consumer_warps
         self.cluster_size = cluster_size
 
     def initialise(self) -> None:
         """One thread; a barrier of the cluster must follow before anyone uses the ring."""
         for stage in range(self.stages):
-            cute.arch.mbarrier_init(self.full + stage, 1)
+            cute.arch.mbarrier_init(self.full + stage, self.producer_threads)
             cute.arch.mbarrier_init(self.empty + stage, self.consumer_warps * self.cluster_size)
 
     def producer_state(self) -> pipeline.PipelineState:
@@ -48,9 +59,17 @@ class LoadPipeline(DeviceValues):
     @cute.jit
     def acquire(self, state: pipeline.PipelineState):
         """The producer warp: waits until the stage is free in all CTAs, then announces this CTA's bytes."""
-        cute.arch.mbarrier_wait(self.empty + state.index, state.phase)
+        self.wait_empty(state)
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(self.full + state.index, self.stage_bytes)
+
+    def wait_empty(self, state: pipeline.PipelineState) -> None:
+        cute.arch.mbarrier_wait(self.empty + state.index, state.phase)
+
+    def commit(self, state: pipeline.PipelineState) -> None:
+        """A producer thread that has written its share of the stage: wgmma reads it through the async proxy."""
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.mbarrier_arrive(self.full + state.index)
 
     def wait_full(self, state: pipeline.PipelineState) -> None:
         cute.arch.mbarrier_wait(self.full + state.index, state.phase)

@@ -40,11 +40,13 @@ def describe_parameters(
     Raises:
       TypeError: an argument that the launcher could not make.
     """
-    names = [name for name in inspect.signature(kernel).parameters if name != "self"]
-    if len(names) != len(arguments):
-        raise TypeError(f"{kernel.__name__} takes {names}, but {len(arguments)} arguments are passed")
+    if not isinstance(arguments, dict):
+        names = [name for name in inspect.signature(kernel).parameters if name != "self"]
+        if len(names) != len(arguments):
+            raise TypeError(f"{kernel.__name__} takes {names}, but {len(arguments)} arguments are passed")
+        arguments = dict(zip(names, arguments, strict=True))
     multicast = multicast or {}
-    return [_describe(name, argument, tma_infos, multicast) for name, argument in zip(names, arguments, strict=True)]
+    return [_describe(name, argument, tma_infos, multicast) for name, argument in arguments.items()]
 
 
 def _describe(name: str, argument: object, tma_infos: dict[str, object], multicast: dict[str, int]) -> dict:

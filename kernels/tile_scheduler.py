@@ -2,6 +2,7 @@
 
 A kernel makes one scheduler in every warp and walks the same loop whatever the schedule:
 
+    scheduler.ask_for_initial_work()         # the scheduler warp of the cluster's first CTA alone
     work = scheduler.initial_work()
     while work.is_valid:
         scheduler.note_work_started()        # the load warp of the cluster's first CTA alone
@@ -97,6 +98,9 @@ class NonpersistentScheduler(DeviceValues):
     def initialize_barriers(self) -> None:
         """By one thread, before the start-up barrier: only schedulers that hand out work at run time have barriers."""
 
+    def ask_for_initial_work(self) -> None:
+        """By the scheduler warp: only a schedule whose first tile is claimed too has something to ask."""
+
     def initial_work(self) -> WorkTile:
         return self.grid.work_tile(launched_cluster(self.grid.cluster))
 
@@ -126,6 +130,9 @@ class StaticScheduler(DeviceValues):
     def initialize_barriers(self) -> None:
         """By one thread, before the start-up barrier: only schedulers that hand out work at run time have barriers."""
 
+    def ask_for_initial_work(self) -> None:
+        """By the scheduler warp: only a schedule whose first tile is claimed too has something to ask."""
+
     def initial_work(self) -> WorkTile:
         return self.grid.work_tile(self.linear)
 
@@ -136,9 +143,15 @@ class StaticScheduler(DeviceValues):
         pass
 
     def fetch_next_work(self) -> WorkTile:
-        workers = cute.arch.grid_dim()[0] // (self.grid.cluster[0] * self.grid.cluster[1])
-        self.linear = self.linear + workers
+        self.linear = self.linear + self.workers()
         return self.grid.work_tile(self.linear)
+
+    def skip_work(self) -> None:
+        """Ping-pong: the next tile is the other warpgroup's."""
+        self.linear = self.linear + self.workers()
+
+    def workers(self) -> Int32:
+        return cute.arch.grid_dim()[0] // (self.grid.cluster[0] * self.grid.cluster[1])
 
     def finish(self) -> None:
         leave_cluster_together(self.grid.cluster)

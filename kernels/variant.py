@@ -29,6 +29,7 @@ class Variant:
       two_sm_mma: one MMA over the two CTAs of a pair (Blackwell).
       split_k: k may be cut into `split_k` parts, summed in a fixed order.
       operand_copies: `tma`, or `elements` for operands of any alignment.
+      output_copies: `tma`, or `elements` for a result of any alignment.
     """
 
     family: str
@@ -42,6 +43,7 @@ class Variant:
     two_sm_mma: bool = False
     split_k: bool = False
     operand_copies: str = "tma"
+    output_copies: str = "tma"
 
     def name(self, stages: int) -> str:
         """The kernel's name, made of its facts."""
@@ -56,6 +58,7 @@ class Variant:
             f"s{stages}",
             *(["splitk"] if self.split_k else []),
             *(["elements"] if self.operand_copies == "elements" else []),
+            *(["elementstore"] if self.output_copies != self.operand_copies else []),
             self.schedule,
         ]
         return "_".join(parts)

@@ -1,0 +1,118 @@
+"""The `dynamic` tile scheduler: tiles claimed at run time from a counter in global memory (Hopper).
+
+One atomic for each tile, the first one too: a first tile fixed by grid position would wait for its cluster to become
+resident when other work holds SMs. The claimed number travels as a work record, like an answer of Cluster Launch Control:
+the scheduler warp of the first CTA stores it into every CTA of the cluster, each store completing its bytes on the
+barrier there. Throttle, depth and release are the work pipeline's.
+"""
+
+import cutlass.cute as cute
+from cutlass import Int8, Int32
+from cutlass.cutlass_dsl import dsl_user_op
+
+from kernels import barriers
+from kernels.device_values import DeviceValues
+from kernels.tile_scheduler import SCHEDULERS, WorkGrid, WorkTile, leave_cluster_together
+from kernels.work_pipeline import RECORD_BYTES, WorkPipeline, WorkPipelineShape
+
+COUNTER_BYTES = 16  # zeroed before each launch
+RECORD_STAGES = 3  # records that may wait for the slowest reader, an epilogue
+
+
+class DynamicScheduler(DeviceValues):
+    """Claims tile numbers in order; a number past the end says that all work is handed out.
+
+    Args:
+      counter: the next tile's number, in global memory.
+    """
+
+    FIELDS = ("grid", "pipeline", "counter")
+
+    def __init__(self, grid: WorkGrid, pipeline: WorkPipeline, counter: cute.Pointer):
+        self.grid = grid
+        self.pipeline = pipeline
+        self.counter = counter
+
+    def initialize_barriers(self) -> None:
+        self.pipeline.initialize_barriers()
+
+    def ask_for_initial_work(self) -> None:
+        """By the scheduler warp: the first claim waits for no tile to be started, so the throttle is opened by hand."""
+        self.pipeline.note_work_started()
+        self.advance_to_next_work()
+
+    def initial_work(self) -> WorkTile:
+        return self.fetch_next_work()
+
+    def note_work_started(self) -> None:
+        self.pipeline.note_work_started()
+
+    def advance_to_next_work(self) -> None:
+        self.pipeline.acquire()
+        self.claim()
+
+    @cute.jit
+    def claim(self):
+        """Lane 0 takes a number; lane r sends it to CTA r."""
+        lane = cute.arch.lane_idx()
+        number = Int32(0)
+        if lane == 0:
+            # The number alone is handed over, no data: relaxed.
+            number = cute.arch.atomic_add(self.counter, Int32(1), sem="relaxed", scope="gpu")
+        number = cute.arch.shuffle_sync(number, 0)
+        if lane < self.pipeline.shape.cluster_size:
+            send_record(self.pipeline.record(), self.pipeline.full + self.pipeline.index, lane, number)
+
+    def fetch_next_work(self) -> WorkTile:
+        return self.grid.work_tile(self.pipeline.read(read_record))
+
+    def skip_work(self) -> None:
+        """Ping-pong: the next record is the other warpgroup's; not even read, so it has no reader here."""
+        self.pipeline.advance()
+
+    def end_for_the_other_warpgroup(self) -> None:
+        """Ping-pong, by the scheduler warp: the record that ended the sequence went to one warpgroup; one more for the
+        other. No tile is started before it, so the throttle is opened by hand."""
+        self.pipeline.note_work_started()
+        self.advance_to_next_work()
+        self.fetch_next_work()
+
+    def finish(self) -> None:
+        leave_cluster_together(self.grid.cluster)
+
+
+def make_scheduler(schedule: str, grid: WorkGrid, cluster_size: int, readers_per_cta: int, storage, counter):
+    """The scheduler of a Hopper kernel: `nonpersistent`, `static` or `dynamic`.
+
+    Args:
+      readers_per_cta: warps of a CTA that follow the tile sequence, the scheduler warp not counted.
+      storage: function from bytes to shared memory, used by `dynamic` alone.
+    """
+    if schedule != "dynamic":
+        return SCHEDULERS[schedule](grid)
+    shape = WorkPipelineShape(RECORD_STAGES, cluster_size, cluster_size * readers_per_cta + 1)
+    records = cute.recast_ptr(storage(RECORD_STAGES * RECORD_BYTES), dtype=Int8)  # counted in bytes
+    full, empty, throttle = storage(8 * RECORD_STAGES), storage(8 * RECORD_STAGES), storage(8)
+    return DynamicScheduler(grid, WorkPipeline(shape, records, full, empty, throttle), counter)
+
+
+@dsl_user_op
+def send_record(record: cute.Pointer, barrier: cute.Pointer, rank: Int32, number: Int32, *, loc=None, ip=None) -> None:
+    """Store a record of 16 bytes into the CTA of `rank`, completing them on its barrier."""
+    barriers.assemble(
+        "{\n"
+        ".reg .b32 target, signal;\n"
+        "mapa.shared::cluster.u32 target, $0, $2;\n"
+        "mapa.shared::cluster.u32 signal, $1, $2;\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [target], {$3, $3, $3, $3}, [signal];\n"
+        "}",
+        [record, barrier, rank, number],
+        loc=loc,
+        ip=ip,
+    )
+
+
+@dsl_user_op
+def read_record(record: cute.Pointer, *, loc=None, ip=None) -> Int32:
+    """The tile number of a record."""
+    return Int32(barriers.assemble("ld.shared.b32 $0, [$1];", [record], result=Int32, loc=loc, ip=ip))
