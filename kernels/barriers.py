@@ -5,7 +5,7 @@ count across CTAs but order nothing there. Here every call names both. The forms
 examples (mbarrier, tcgen05 synchronization patterns, clusterlaunchcontrol.try_cancel).
 """
 
-from cutlass import Int32, cute
+from cutlass import Float32, Int32, cute
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import dsl_user_op
 
@@ -136,6 +136,37 @@ def fence_reads_before_async_writes_release(*, loc=None, ip=None):
 def fence_reads_before_async_writes_acquire(*, loc=None, ip=None):
     """Writer's half: asynchronous writes that this thread starts from here on come after the reads just handed back."""
     assemble("fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;", [], loc=loc, ip=ip)
+
+
+@dsl_user_op
+def load_tensor_memory_row(address: Int32, columns: int, *, loc=None, ip=None) -> list[Float32]:
+    """By a whole warp: `columns` consecutive columns of each lane's own row of tensor memory, waited for.
+
+    Load and wait are one block: until the wait the registers hold nothing, and the compiler, which does not know that,
+    puts moves of them in between (seen with the DSL's copy).
+
+    Args:
+      address: of the warp's first row (bits 16 up: the lane, a multiple of 32) and the first column.
+      columns: a power of two, 128 at most.
+    """
+    registers = ", ".join(f"${i}" for i in range(columns))
+    text = (
+        f"tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {{{registers}}}, [${columns}];\ntcgen05.wait::ld.sync.aligned;"
+    )
+    bits = Int32.mlir_type
+    row = llvm.inline_asm(
+        llvm.StructType.get_literal([bits] * columns),
+        [Int32(address).ir_value(loc=loc, ip=ip)],
+        text,
+        ",".join([*(["=r"] * columns), "r", "~{memory}"]),
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+        loc=loc,
+        ip=ip,
+    )
+    values = [llvm.extractvalue(bits, row, [i], loc=loc, ip=ip) for i in range(columns)]
+    return [Float32(llvm.bitcast(Float32.mlir_type, value, loc=loc, ip=ip)) for value in values]
 
 
 @dsl_user_op

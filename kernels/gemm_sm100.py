@@ -223,11 +223,11 @@ class Kernel:
         if warp == LOAD_WARP:
             self.load(storage, scheduler, tensor_map_a, tensor_map_b, (m, n, k, l), k_blocks)
         if warp <= MMA_WARP:
-            accumulators = self.allocate_tensor_memory(warp, storage)
+            self.allocate_tensor_memory(warp, storage)
             if warp == MMA_WARP:
-                self.multiply(storage, scheduler, accumulators, k_blocks)
+                self.multiply(storage, scheduler, k_blocks)
             else:
-                self.store(storage, scheduler, accumulators, tensor_map_d, (m, n, k, l), warp)
+                self.store(storage, scheduler, tensor_map_d, (m, n, k, l), warp)
         if warp == SCHEDULER_WARP:
             self.schedule(scheduler)
 
@@ -238,7 +238,7 @@ class Kernel:
             cute.arch.barrier()
         if warp == MMA_WARP:
             barriers.tensor_memory_fence_after_sync()
-            address = retrieve_tensor_memory(storage)
+            address = cute.arch.retrieve_tmem_ptr(cutlass.Float32, 16, storage.tensor_memory.data_ptr())
             cute.arch.dealloc_tmem(address, self.tensor_memory_columns, is_two_cta=self.pair == 2)
 
     def is_leader(self):
@@ -348,8 +348,7 @@ class Kernel:
 
     @cute.jit
     def allocate_tensor_memory(self, warp, storage):
-        """Allocates both accumulators, by the MMA warp (of a pair by both CTAs' together), and returns them to it and
-        the epilogue warps: ((128, n), 1, 1, accumulator)."""
+        """Allocates both accumulators, by the MMA warp (of a pair by both CTAs' together), for it and the epilogue."""
         if warp == MMA_WARP:
             holder = storage.tensor_memory.data_ptr()
             cute.arch.alloc_tmem(self.tensor_memory_columns, holder, is_two_cta=self.pair == 2)
@@ -358,14 +357,16 @@ class Kernel:
         barriers.tensor_memory_fence_before_sync()
         cute.arch.barrier(barrier_id=TENSOR_MEMORY_BARRIER, number_of_threads=(EPILOGUE_WARPS + 1) * WARP)
         barriers.tensor_memory_fence_after_sync()
-        tiled_mma = self.tiled_mma()
-        shape = cute.append(tiled_mma.partition_shape_C(self.mma_tile[:2]), ACCUMULATORS)
-        return cute.make_tensor(retrieve_tensor_memory(storage), tiled_mma.make_fragment_C(shape).layout)
 
     @cute.jit
-    def multiply(self, storage, scheduler, accumulators, k_blocks):
+    def multiply(self, storage, scheduler, k_blocks):
         """The MMA warp: one thread issues, of a pair the leader's."""
         tiled_mma = self.tiled_mma()
+        shape = cute.append(tiled_mma.partition_shape_C(self.mma_tile[:2]), ACCUMULATORS)
+        accumulators = cute.make_tensor(
+            cute.arch.retrieve_tmem_ptr(cutlass.Float32, 16, storage.tensor_memory.data_ptr()),
+            tiled_mma.make_fragment_C(shape).layout,
+        )
         cluster_layout = self.cluster_layout(tiled_mma)
         rank = cluster_rank(self.cluster)
         a_layout, b_layout = self.operand_layouts(tiled_mma)
@@ -410,37 +411,21 @@ class Kernel:
                 work = scheduler.fetch_next_work()
 
     @cute.jit
-    def store(self, storage, scheduler, accumulators, tensor_map_d, sizes, warp):
+    def store(self, storage, scheduler, tensor_map_d, sizes, warp):
         """An epilogue warp: its 32 rows of each tile, in subtiles of 128 bytes by row, from tensor memory through
         registers and its own part of the output ring to global memory. The four warps never meet.
 
         The ring and its count of outstanding stores go on from tile to tile.
         """
         m, n, _, batches = sizes
-        rank = cluster_rank(self.cluster)
         lane = cute.arch.lane_idx()
-        thread = warp * WARP + lane
+        thread = warp * WARP + lane  # of the CTA's rows, this thread's
         columns = self.subtile[1]
-
-        # Tensor memory -> registers: one row a thread. (128, columns, 1, subtile, accumulator)
-        tiles = cute.flat_divide(accumulators[((None, None), 0, 0, None)], self.subtile)
-        read = tcgen05.make_tmem_copy(
-            cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(columns)), self.accumulator_dtype),
-            tiles[(None, None, 0, 0, 0)],
-        )
-        reader = read.get_slice(thread)
-        source = reader.partition_S(tiles)
-        row_shape = reader.partition_D(cute.make_identity_tensor(self.subtile)).shape
-        sums = cute.make_rmem_tensor(row_shape, self.accumulator_dtype)
-        results = cute.make_rmem_tensor(row_shape, self.d_dtype)
-
-        # Registers -> shared memory, 16 bytes at a time: the swizzle spreads eight rows over all banks.
+        sums = cute.make_rmem_tensor(columns, self.accumulator_dtype)
+        results = cute.make_rmem_tensor(columns, self.d_dtype)
         d_layout = self.output_layout(self.subtile[0], OUTPUT_STAGES)
         shared_d = storage.d.get_tensor(d_layout.outer, swizzle=d_layout.inner)
-        write = cute.make_tiled_copy_D(
-            cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.d_dtype, num_bits_per_copy=128), read
-        )
-        target = write.get_slice(thread).partition_D(shared_d)
+        tensor_memory = storage.tensor_memory.data_ptr().load()
 
         # Shared -> global memory: this warp's rows.
         box = (self.subtile[0] // EPILOGUE_WARPS, columns)
@@ -451,7 +436,7 @@ class Kernel:
         )
 
         done, drained = storage.accumulator_full.data_ptr(), storage.accumulator_empty.data_ptr()
-        leader = rank // self.pair * self.pair
+        leader = cluster_rank(self.cluster) // self.pair * self.pair
         subtiles = self.cta_tile[1] // columns
         accumulator = Ring(ACCUMULATORS)
         ring = Ring(OUTPUT_STAGES)
@@ -459,21 +444,24 @@ class Kernel:
         while work.is_valid:
             barriers.wait(done + accumulator.index, accumulator.parity, fence="tensor")
             for subtile in cutlass.range_constexpr(subtiles):
-                cute.copy(read, source[(None, None, None, 0, subtile, accumulator.index)], sums)
-                cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld: only now do the registers hold the sums
+                column = accumulator.index * self.cta_tile[1] + subtile * columns
+                row = barriers.load_tensor_memory_row(tensor_memory + (warp * WARP << 16) + column, columns)
                 if cutlass.const_expr(subtile == subtiles - 1):
                     # The whole accumulator is in registers: back to the MMA warp, before the last subtile is stored.
                     barriers.tensor_memory_fence_before_sync()
                     cute.arch.sync_warp()
                     if lane == 0:
                         barriers.arrive_at(drained + accumulator.index, leader)
+                for i in cutlass.range_constexpr(columns):
+                    sums[i] = row[i]
                 results.store(sums.load().to(self.d_dtype))
                 # The stage's last store has read it: all bulk groups but the newest OUTPUT_STAGES - 1 are done reading.
                 # Groups belong to the thread that stores, the elected lane, always the same; the others wait for it.
                 with cute.arch.elect_one():
                     cute.arch.cp_async_bulk_wait_group(OUTPUT_STAGES - 1, read=True)
                 cute.arch.sync_warp()
-                cute.copy(write, write.retile(results), target[(None, None, None, ring.index)])
+                # 16 bytes at a time: the swizzle spreads the rows of eight threads over all banks.
+                cute.autovec_copy(results, shared_d[(thread, None, ring.index)])
                 # Each lane's writes, made through the generic proxy, to the copy engine; then all lanes' to the lane
                 # that starts the copy.
                 cute.arch.fence_proxy("async.shared", space="cta")
@@ -497,8 +485,3 @@ def coordinates(shape, contiguous_mode):
     return cute.make_tensor(
         identity.iterator, cute.make_layout(shape, stride=(cute.E(first), cute.E(second), cute.E(2)))
     )
-
-
-def retrieve_tensor_memory(storage):
-    """The allocated address, as a pointer to accumulators."""
-    return cute.arch.retrieve_tmem_ptr(cutlass.Float32, 16, storage.tensor_memory.data_ptr())
