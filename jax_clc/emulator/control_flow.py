@@ -204,7 +204,6 @@ class Analysis:
         self.live_in: list[set[str]] = []
         self.partial: set[int] = set()  # blocks that may run with some lanes inactive
         self.divergent_branches: set[int] = set()
-        self._reaching: dict[str, list[set]] = {}
         self._find_liveness()
         self._build_webs()
         self._find_divergence()
@@ -282,7 +281,6 @@ class Analysis:
                 if successor != EXIT and not out <= reach_in[successor]:
                     reach_in[successor] |= out
                     work.append(successor)
-        self._reaching[name] = reach_in
         parent = {site: site for site in sites}
 
         def find(site):
@@ -394,6 +392,8 @@ class Analysis:
         return seen
 
     def _mark_divergent_branch(self, block: Block) -> None:
+        """Values written between a divergent branch and where its lanes meet, and read from there on, differ between lanes
+        that took different sides, or left a loop at different times."""
         stop = self.post_dominator[block.index]
         reaches = [self._reach(s, stop) for s in block.successors]
         region = set().union(*reaches) - {stop, EXIT}
@@ -403,13 +403,7 @@ class Analysis:
             for second in reaches[index + 1 :]:
                 joins |= (first & second) - {EXIT}
         cyclic = any(block.index in reach for reach in reaches)
-        loop = region if cyclic else set()
-        for join in joins:
-            for web in self.webs:
-                if web.register not in self.live_in[join]:
-                    continue
-                reaching = self._reaching.get(web.register)
-                if reaching is not None and len(reaching[join] & set(web.definitions)) > 1:
-                    web.uniform, web.blended = False, True
-                elif loop and any(d[0] in loop for d in web.definitions):
-                    web.uniform, web.blended = False, True
+        inside = [w for w in self.webs if any(d[0] in region for d in w.definitions) and (cyclic or len(w.definitions) > 1)]
+        for web in inside:
+            if any(web.register in self.live_in[join] for join in joins):
+                web.uniform, web.blended = False, True

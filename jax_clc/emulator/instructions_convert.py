@@ -199,11 +199,10 @@ def _cvt_pair(emitter: Emitter, instruction: Instruction) -> None:
     x, y = emitter.vector(a, "f32"), emitter.vector(b, "f32")
     if "relu" in parts:
         x, y = f"np.fmax({x}, F32(0))", f"np.fmax({y}, F32(0))"
-    function = "F32_TO_F16" if to == "f16x2" else "F32_TO_BF16"
     if "satfinite" in parts:
         limit = 65504.0 if to == "f16x2" else 3.3895313892515355e38
         x, y = f"({x}).clip(-{limit}, {limit})", f"({y}).clip(-{limit}, {limit})"
-    emitter.put(d, f"{function}({x}) << U32(16) | {function}({y})", "u32", False)
+    emitter.put(d, f"{'PACK_F16' if to == 'f16x2' else 'PACK_BF16'}({x}, {y})", "u32", False)
 
 
 # address spaces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 
 from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
@@ -12,6 +13,7 @@ U8, U16, U32, U64 = np.uint8, np.uint16, np.uint32, np.uint64
 I8, I16, I32, I64 = np.int8, np.int16, np.int32, np.int64
 F16, F32, F64 = np.float16, np.float32, np.float64
 
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _LANE = np.arange(32)
 _POWERS = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint64)
 TRUE_LANES = np.ones(32, bool)
@@ -105,6 +107,26 @@ def F32_TO_F16(values: np.ndarray) -> np.ndarray:
     """Round to nearest even; NaN becomes the canonical 0x7fff. Returns uint32 below 2**16."""
     bits = values.astype(np.float16).view(np.uint16).astype(np.uint32)
     return np.where(values != values, np.uint32(0x7FFF), bits)
+
+
+def PACK_BF16(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """cvt.rn.bf16x2.f32: two roundings at once. A NaN, rare, takes the path that makes it canonical."""
+    pair = np.empty((32, 2), np.float32)
+    pair[:, 0] = low
+    pair[:, 1] = high
+    if math.isnan(np.add.reduce(pair, None)):
+        return F32_TO_BF16(high) << np.uint32(16) | F32_TO_BF16(low)
+    return pair.astype(_BFLOAT16).view(np.uint32).reshape(32)
+
+
+def PACK_F16(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """cvt.rn.f16x2.f32, as PACK_BF16."""
+    pair = np.empty((32, 2), np.float32)
+    pair[:, 0] = low
+    pair[:, 1] = high
+    if math.isnan(np.add.reduce(pair, None)):
+        return F32_TO_F16(high) << np.uint32(16) | F32_TO_F16(low)
+    return pair.astype(np.float16).view(np.uint32).reshape(32)
 
 
 # integers

@@ -7,7 +7,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from .axioms import STRICT, Axioms
+from .blas import single_threaded
 from .cluster_launch_control import ClusterLaunchControl, Policy
 from .cta import Cluster, Cta, Grid
 from .errors import AddressOutOfRange, Deadlock, EmulatorError
@@ -186,10 +189,8 @@ class Machine:
         if self.referee is not None:
             self.referee.grid_start(launch.number)
         self._schedule_sm_changes()
-        try:
+        with single_threaded(), np.errstate(all="ignore"):
             self._loop(launch)
-        except EmulatorError:
-            raise
         if self.referee is not None:
             self.referee.grid_end(launch.number)
         return launch

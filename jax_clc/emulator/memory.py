@@ -87,8 +87,8 @@ class GlobalMemory:
         start = address - allocation.address
         return allocation.data[start : start + size]
 
-    def note_writes(self, ranges: np.ndarray) -> None:
-        """Count stores to (n, 2) ranges of address and bytes."""
+    def note_writes(self, ranges: np.ndarray, distinct: bool = False) -> None:
+        """Count stores to (n, 2) ranges of address and bytes. `distinct`: the ranges do not overlap."""
         for allocation in self.allocations:
             if allocation.writes is None:
                 continue
@@ -100,7 +100,10 @@ class GlobalMemory:
                 places = (starts[:, None] + np.arange(sizes[0])).reshape(-1)
             else:
                 places = np.concatenate([np.arange(s, s + n) for s, n in inside.tolist()]) - allocation.address
-            np.add.at(allocation.writes, places, 1)
+            if distinct:
+                allocation.writes[places] += 1
+            else:
+                np.add.at(allocation.writes, places, 1)
 
     def check_coverage(self) -> None:
         """Every element of an audited buffer has been stored once. Raises OutputNeverWritten, OutputWrittenTwice."""

@@ -250,7 +250,7 @@ class WarpCopies:
         if not len(ranges):
             return
         if operation.kind == "bulk.store":
-            self.machine.memory.note_writes(ranges)
+            self.machine.memory.note_writes(ranges, distinct=True)
         if self.referee is not None:
             self.referee.async_access(operation.agent, "write", "global", -1, ranges, line)
 

@@ -206,7 +206,7 @@ class WarpTensorMemory:
         ranges = np.array([[column * 4, columns * 4]], np.int64)
         for index, cta in enumerate(ctas):
             for chunks in ([reads.a[index]] if reads.a else []) + [reads.b[index]]:
-                self.referee.async_access(agent, "read", "shared", cta.number, np.unique(chunks), line)
+                self.referee.async_access(agent, "read", "shared", cta.number, chunks.reshape(-1), line)
             if in_tensor_memory:
                 _, first = split_address(a)
                 self.referee.async_access(agent, "read", "tensor", cta.number, np.array([[first * 4, 32]], np.int64), line)
