@@ -27,7 +27,7 @@ def candidate_choices(
 ) -> list[TunedChoice]:
     """Ways to run `problem`, as it is called, on `family`: the `most` best by the model, each with its best raster.
 
-    The three best are added with the other `rasters`. `measured_us` holds the prediction.
+    The three best are added with the other `rasters`, and what `auto` takes. `measured_us` holds the prediction.
     """
     device = REFERENCE_DEVICES[family]
     fits = [
@@ -49,6 +49,10 @@ def candidate_choices(
                 device.name,
                 "sweep",
             )
+    auto = planner.plan(problem, devices=[device]).choices.get(family)
+    if auto is not None:
+        key = (auto.kernel, auto.raster_group, auto.raster_along, auto.split_k)
+        found.setdefault(key, TunedChoice(*key, auto.predicted_us, device.name, "sweep"))
     return list(found.values())
 
 

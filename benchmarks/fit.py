@@ -1,0 +1,182 @@
+"""`python -m benchmarks.fit`: the cost model's parameters and the table of measured choices, from sweeps.
+
+Reads benchmarks/results/sweep*.json, writes jax_clc/planning/tuned/cost_FAMILY.json and choices_DEVICE.json, and prints
+what the fit is worth: how far predictions are off, and what choosing by them loses against the best measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import suite
+from jax_clc.bench.results import problem_of
+from jax_clc.planning import catalog, cost_model, planner
+from jax_clc.planning.catalog import Kernel
+from jax_clc.planning.cost_parameters import CostParameters, tile_class
+from jax_clc.planning.device_model import REFERENCE_DEVICES
+from jax_clc.planning.problem import GemmProblem
+from jax_clc.planning.tuned_choices import TABLE_FORMAT
+
+TUNED_FOLDER = Path(planner.__file__).parent / "tuned"
+STEPS = (1.3, 1 / 1.3, 1.1, 1 / 1.1, 1.03, 1 / 1.03)
+SCALAR_PARAMETERS = (
+    "launch_us", "memset_us", "epilogue_fixed_us", "sm_store_bytes_per_us", "cta_start_us", "split_k_sync_us",
+    "element_copy_share_of_l2", "unhidden_share",
+)  # fmt: skip
+DYNAMIC_TIE = 0.004
+"""A dynamic kernel this close to the best measured is entered instead: it keeps its pace when SMs are taken away."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """One candidate of one problem."""
+
+    problem: GemmProblem
+    kernel: Kernel
+    raster: tuple[int, int]
+    split_k: int
+    us: float
+
+
+def measurements(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, list[Measured]]:
+    """Candidates by problem key, of kernels that still ship."""
+    found: dict[str, list[Measured]] = {}
+    for row in (row for content in sweeps for row in content["rows"]):
+        called = planner.plan(problem_of(row)).problem
+        for c in row["candidates"]:
+            kernel = catalog.find(c["kernel"])
+            if kernel is not None:
+                raster = (c["raster_group"], c["raster_along"])
+                found.setdefault(row["key"], []).append(
+                    Measured(called, kernel, raster, c["split_k"], c["measured_us"])
+                )
+    return found
+
+
+def predicted_us(one: Measured, costs: CostParameters) -> float:
+    device = REFERENCE_DEVICES[one.kernel.family]
+    found = cost_model.estimate(one.kernel, one.problem, device, split_k=one.split_k, raster=one.raster, costs=costs)
+    return found.total_us
+
+
+def loss(groups: Mapping[str, Sequence[Measured]], costs: CostParameters) -> float:
+    """Mean regret of choosing by prediction, plus a little of the mean error, so that ties are settled by truth."""
+    errors, regrets = [], []
+    for group in groups.values():
+        predictions = [predicted_us(one, costs) for one in group]
+        errors += [abs(math.log(p / one.us)) for p, one in zip(predictions, group, strict=True)]
+        chosen = min(zip(predictions, group, strict=True), key=lambda pair: pair[0])[1]
+        regrets.append(chosen.us / min(one.us for one in group) - 1)
+    return statistics.fmean(regrets) + 0.3 * statistics.fmean(errors)
+
+
+def fit(groups: Mapping[str, Sequence[Measured]], start: CostParameters, rounds: int = 4) -> CostParameters:
+    """Coordinate search over the parameters and the efficiency of each tile class that was measured."""
+    classes = sorted({tile_class(one.kernel): one.kernel for group in groups.values() for one in group}.items())
+    costs = dataclasses.replace(
+        start, tile_efficiency={**{name: start.mma_efficiency(kernel) for name, kernel in classes}}
+    )
+    best = loss(groups, costs)
+
+    def with_scalar(name: str, factor: float) -> CostParameters:
+        value = getattr(costs, name)
+        return dataclasses.replace(costs, **{name: value * factor if value else 0.02})
+
+    def with_class(name: str, factor: float) -> CostParameters:
+        efficiency = {**costs.tile_efficiency, name: min(1.4, costs.tile_efficiency[name] * factor)}
+        return dataclasses.replace(costs, tile_efficiency=efficiency)
+
+    moves: list[Callable[[float], CostParameters]] = [
+        *(lambda factor, name=name: with_scalar(name, factor) for name in SCALAR_PARAMETERS),
+        *(lambda factor, name=name: with_class(name, factor) for name, _ in classes),
+    ]
+    for _ in range(rounds):
+        before = best
+        for move in moves:
+            for factor in STEPS:
+                tried = move(factor)
+                value = loss(groups, tried)
+                if value < best - 1e-9:
+                    costs, best = tried, value
+        if best > before - 1e-5:
+            break
+    return costs
+
+
+def table(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
+    """The choices that ship: for each problem measured, the fastest kernel that still ships."""
+    choices = {}
+    for row in (row for content in sweeps for row in content["rows"]):
+        shipped = [c for c in row["candidates"] if catalog.find(c["kernel"]) is not None]
+        if not shipped:
+            continue
+        limit = shipped[0]["measured_us"] * (1 + DYNAMIC_TIE)
+        tied = [c for c in shipped if c["measured_us"] <= limit]
+        best = next((c for c in tied if "dynamic" in c["kernel"]), shipped[0])
+        names = ("kernel", "raster_group", "raster_along", "split_k", "measured_us")
+        choices[row["key"]] = {name: best[name] for name in names}
+    found = sweeps[0]["environment"]
+    return {
+        "format": TABLE_FORMAT, "device": found["device"], "family": family, "date": found["date"],
+        "command": sweeps[0]["command"], "choices": choices,
+    }  # fmt: skip
+
+
+def describe(name: str, groups: Mapping[str, Sequence[Measured]], costs: CostParameters) -> str:
+    """One line: typical error of a prediction, and how often the choice is within 3% of the best."""
+    errors = [abs(math.log(predicted_us(one, costs) / one.us)) for group in groups.values() for one in group]
+    regrets = []
+    for group in groups.values():
+        chosen = min(group, key=lambda one: predicted_us(one, costs))
+        regrets.append(chosen.us / min(one.us for one in group) - 1)
+    within = sum(regret <= 0.03 for regret in regrets)
+    return (
+        f"{name:<8} median error {100 * statistics.median(errors):.1f}%, chosen within 3% of the best on {within} of "
+        f"{len(regrets)} problems, worst {100 * max(regrets):.0f}% slower"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweeps", type=Path, nargs="*", help="default: benchmarks/results/sweep*.json")
+    parser.add_argument("--dry-run", action="store_true", help="print only")
+    args = parser.parse_args(argv)
+    paths = args.sweeps or sorted(suite.RESULTS_FOLDER.glob("sweep*.json"))
+    sweeps = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    if not sweeps:
+        print("no sweep to fit to: run `python -m benchmarks.sweep` on a GPU")
+        return 2
+    for family in sorted({content["family"] for content in sweeps}):
+        own = [content for content in sweeps if content["family"] == family]
+        groups = measurements(own)
+        fitted = fit(groups, CostParameters())
+        print(f"{family}, {sum(map(len, groups.values()))} measurements")
+        print(describe("defaults", groups, CostParameters()))
+        print(describe("fitted", groups, fitted))
+        rounded = {
+            name: {k: round(v, 4) for k, v in value.items()} if isinstance(value, Mapping) else float(f"{value:.4g}")
+            for name, value in dataclasses.asdict(fitted).items()
+        }
+        device = own[0]["environment"]["device"]
+        cost = {"family": family, "device": device, "command": "python -m benchmarks.fit", "parameters": rounded}
+        choices = table(own, family)
+        print(f"{len(choices['choices'])} measured choices")
+        if not args.dry_run:
+            slug = device.lower().replace("nvidia ", "").replace(" ", "_")
+            for name, content in ((f"cost_{family}", cost), (f"choices_{slug}", choices)):
+                path = TUNED_FOLDER / f"{name}.json"
+                path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+                print(f"written: {path.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Fitting: finds parameters that explain a sweep, and enters only kernels that ship."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+benchmarks = pytest.importorskip("benchmarks", reason="benchmarks/ is in the source folder only")
+sys.path.append(str(Path(__file__).parent.parent / "planning"))
+
+import synthetic_manifest  # noqa: E402
+
+from benchmarks import fit  # noqa: E402
+from jax_clc.bench.results import problem_of  # noqa: E402
+from jax_clc.bench.sweep import candidate_choices  # noqa: E402
+from jax_clc.planning import catalog, cost_model, plan  # noqa: E402
+from jax_clc.planning.cost_parameters import CostParameters  # noqa: E402
+from jax_clc.planning.device_model import REFERENCE_DEVICES  # noqa: E402
+from jax_clc.planning.tuned_choices import problem_key  # noqa: E402
+
+PROBLEMS = [
+    {"m": m, "n": n, "k": k, "majors": "kn"}
+    for m, n, k in [(4096, 4096, 4096), (2048, 2048, 2048), (16, 4096, 4096), (512, 512, 65536), (1000, 3000, 500)]
+]
+
+
+@pytest.fixture
+def sweep_of_another_device(tmp_path, monkeypatch):
+    """A sweep as a device would give it whose small tiles are slow and whose launches are quick."""
+    monkeypatch.setenv("JAX_CLC_CUBINS", str(synthetic_manifest.write(tmp_path)))
+    monkeypatch.delenv("JAX_CLC_TUNED", raising=False)
+    truth = CostParameters(launch_us=2.5, tile_efficiency={"128x128 c1x1": 0.7, "64x128 c1x1": 0.4})
+    rows = []
+    for data in PROBLEMS:
+        called = plan(problem_of(data)).problem
+        candidates = []
+        for choice in candidate_choices(called, "sm_90a", 8):
+            us = cost_model.estimate(
+                catalog.find(choice.kernel), called, REFERENCE_DEVICES["sm_90a"], split_k=choice.split_k,
+                raster=(choice.raster_group, choice.raster_along), costs=truth,
+            ).total_us  # fmt: skip
+            candidates.append({
+                "kernel": choice.kernel, "raster_group": choice.raster_group, "raster_along": choice.raster_along,
+                "split_k": choice.split_k, "measured_us": us,
+            })  # fmt: skip
+        candidates.sort(key=lambda c: c["measured_us"])
+        rows.append({**data, "key": problem_key(called), "candidates": candidates})
+    return {"rows": rows, "family": "sm_90a", "command": "c", "environment": {"device": "NVIDIA X1", "date": "d"}}
+
+
+def test_a_fit_explains_the_sweep_better_than_the_defaults(sweep_of_another_device):
+    groups = fit.measurements([sweep_of_another_device])
+    fitted = fit.fit(groups, CostParameters())
+    assert fit.loss(groups, fitted) < 0.5 * fit.loss(groups, CostParameters())
+    assert fitted.launch_us < 3.5
+
+
+def test_the_table_holds_the_fastest_kernel_that_still_ships(sweep_of_another_device):
+    first = sweep_of_another_device["rows"][0]["candidates"]
+    gone = {**first[0], "kernel": "gone", "measured_us": 0.1}
+    sweep_of_another_device["rows"][0]["candidates"] = [gone, *first]
+    content = fit.table([sweep_of_another_device], "sm_90a")
+    entered = content["choices"][sweep_of_another_device["rows"][0]["key"]]
+    assert entered["measured_us"] <= first[0]["measured_us"] * (1 + fit.DYNAMIC_TIE)
+    assert catalog.find(entered["kernel"]) is not None
+    assert len(content["choices"]) == len(PROBLEMS)
+
+
+def test_dynamic_is_entered_where_it_ties(sweep_of_another_device):
+    row = sweep_of_another_device["rows"][0]
+    dynamic = next(k.name for k in catalog.kernels("sm_90a") if k.schedule == "dynamic")
+    first = row["candidates"][0]
+    for factor, expected in ((1.003, dynamic), (1.006, first["kernel"])):
+        tied = {**first, "kernel": dynamic, "measured_us": first["measured_us"] * factor}
+        content = fit.table([{**sweep_of_another_device, "rows": [{**row, "candidates": [first, tied]}]}], "sm_90a")
+        assert content["choices"][row["key"]]["kernel"] == expected
