@@ -40,15 +40,7 @@ def candidate_choices(
         own = (candidate.estimate.raster_group, candidate.estimate.raster_along)
         for group, along in dict.fromkeys([own, *(rasters if place < 3 else ())]):
             key = (candidate.kernel.name, group, along, candidate.split_k)
-            found[key] = TunedChoice(
-                candidate.kernel.name,
-                group,
-                along,
-                candidate.split_k,
-                candidate.estimate.total_us,
-                device.name,
-                "sweep",
-            )
+            found[key] = TunedChoice(*key, candidate.estimate.total_us, device.name, "sweep")
     auto = planner.plan(problem, devices=[device]).choices.get(family)
     if auto is not None:
         key = (auto.kernel, auto.raster_group, auto.raster_along, auto.split_k)
