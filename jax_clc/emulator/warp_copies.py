@@ -262,9 +262,8 @@ class WarpCopies:
 
     def bulk_wait(self, count, reads_only, mask, line):
         done = []
-        for lane in list(self.bulk_groups):
-            if not mask >> lane & 1:
-                continue
+        lanes = [lane for lane in self.bulk_groups if mask >> lane & 1]
+        for lane in lanes:
             groups = self.bulk_groups[lane]
             for group in groups[: max(len(groups) - count, 0)]:
                 for operation in group:
@@ -273,8 +272,10 @@ class WarpCopies:
                         self.sleep(f"bulk group with {operation}")
                         return None
                     done.append(operation)
-            if not reads_only and count < len(groups):
-                del groups[: len(groups) - count]
+        if not reads_only:
+            for lane in lanes:
+                groups = self.bulk_groups[lane]
+                del groups[: max(len(groups) - count, 0)]
         if self.referee is not None and done:
             self.referee.group_wait(self.handle, mask, [o.agent for o in done], line, reads_only)
         return True
