@@ -93,7 +93,7 @@ def _register_kernels() -> None:
     if _kernels_registered == folder:
         return
     try:
-        kernels = catalog.kernels()
+        kernels = catalog.kernels(traced=True)
     except catalog.CatalogError as error:
         raise NativeError(str(error)) from error
     native = extension()

@@ -13,7 +13,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_ptr
 from cutlass.memory import SmemAllocator
 
-from kernels import epilogue, split_k, tile_scheduler_sm90
+from kernels import epilogue, split_k, tile_scheduler_sm90, tile_trace
 from kernels.device_values import DeviceValues
 from kernels.element_copies import ElementLoad, StridedMatrix
 from kernels.load_pipeline import LoadPipeline
@@ -97,7 +97,7 @@ class Kernel:
         # An accumulator of 160 registers and more leaves too few for everything else at 232.
         heavy = self.values >= 160
         self.producer_registers, self.consumer_registers = (24, 240) if heavy else (40, 232)
-        self.uses_scratch = variant.split_k or variant.schedule == "dynamic"
+        self.uses_scratch = variant.split_k or variant.schedule == "dynamic" or variant.traced
         self.entry = self
         self.parameters: list[dict] = []
         self.facts = self.scratch_facts()
@@ -112,6 +112,8 @@ class Kernel:
             "partial_bytes_per_element": 4 if self.variant.split_k else 0,
             "zeroed_bytes": counters,
         }
+        if self.variant.traced:
+            scratch = tile_trace.SCRATCH_FACTS
         records = tile_scheduler_sm90.RECORD_STAGES if self.variant.schedule == "dynamic" else 0
         return {"scratch": scratch, "record_stages": records}
 
@@ -230,7 +232,7 @@ class Kernel:
         """The variant's scheduler. Its counter, if any, comes first in the scratch."""
         counter = cute.recast_ptr(scratch, dtype=Int32) if self.variant.schedule == "dynamic" else None
         readers = WARPGROUP_WARPS * self.warpgroups + 1
-        return tile_scheduler_sm90.make_scheduler(
+        scheduler = tile_scheduler_sm90.make_scheduler(
             self.variant.schedule,
             grid,
             self.cluster_size,
@@ -238,6 +240,10 @@ class Kernel:
             lambda size: shared.allocate_array(Int64, size // 8, byte_alignment=16),
             counter,
         )
+        if self.variant.traced:
+            storing_warps = (WARPGROUP_WARPS, WARPGROUP_WARPS * CONSUMERS)
+            scheduler = tile_trace.TracedScheduler(scheduler, scratch, LOAD_WARP, SCHEDULER_WARP, storing_warps)
+        return scheduler
 
     @cute.jit
     def schedule(self, scheduler):

@@ -30,6 +30,7 @@ class Variant:
       split_k: k may be cut into `split_k` parts, summed in a fixed order.
       operand_copies: `tma`, or `elements` for operands of any alignment.
       output_copies: `tma`, or `elements` for a result of any alignment.
+      traced: it writes down who computed which tile when (see kernels/tile_trace.py); never for products.
     """
 
     family: str
@@ -44,6 +45,7 @@ class Variant:
     split_k: bool = False
     operand_copies: str = "tma"
     output_copies: str = "tma"
+    traced: bool = False
 
     def name(self, stages: int) -> str:
         """The kernel's name, made of its facts."""
@@ -60,5 +62,6 @@ class Variant:
             *(["elements"] if self.operand_copies == "elements" else []),
             *(["elementstore"] if self.output_copies != self.operand_copies else []),
             self.schedule,
+            *(["traced"] if self.traced else []),
         ]
         return "_".join(parts)

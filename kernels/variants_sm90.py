@@ -43,4 +43,8 @@ HOPPER = [
     hopper(BF16_TO_F32, "kkm", (128, 128), (1, 1), operand_copies="elements", output_copies="elements"),
     hopper(BF16, "kkn", (128, 192), (2, 1), output_copies="elements", pingpong=True),
     hopper(F16, "kkn", (128, 160), (2, 1), pingpong=True),
+    # Tile traces: one of each schedule, alike in all else.
+    hopper(BF16, "knn", (128, 256), (2, 1), "nonpersistent", traced=True),
+    hopper(BF16, "knn", (128, 256), (2, 1), "static", traced=True),
+    hopper(BF16, "knn", (128, 256), (2, 1), "dynamic", traced=True),
 ]

@@ -47,6 +47,8 @@ class Kernel:
     ctas_per_sm: int
     epilogue: str
     split_k: bool
+    traced: bool
+    """Writes down who computed which tile when (docs/design.md, 7.7): for pictures, not for products."""
     launch_grid: str
     counter_bytes: int
     partial_bytes_per_element: int
@@ -110,6 +112,7 @@ class Kernel:
             ctas_per_sm=entry["ctas_per_sm"],
             epilogue=entry["epilogue"],
             split_k=entry["split_k"],
+            traced=entry.get("traced", False),
             launch_grid=entry["launch"]["grid"],
             counter_bytes=scratch["counter_bytes"],
             partial_bytes_per_element=scratch["partial_bytes_per_element"],
@@ -130,13 +133,13 @@ def manifest() -> Mapping[str, Any]:
     return _load(directory())[0]
 
 
-def kernels(arch: str | None = None) -> tuple[Kernel, ...]:
-    """All kernels that ship, sorted by name, or those that run on `arch`.
+def kernels(arch: str | None = None, *, traced: bool = False) -> tuple[Kernel, ...]:
+    """All kernels that ship, sorted by name, or those that run on `arch`; with `traced` the traced builds too.
 
     `arch` is a family (`sm_90a`), an architecture (`sm_100`) or a compute capability (`10.3`).
     Raises ValueError for an unknown `arch` and CatalogError for a missing or damaged manifest.
     """
-    every = _load(directory())[1]
+    every = tuple(kernel for kernel in _load(directory())[1] if traced or not kernel.traced)
     if arch is None:
         return every
     family = family_of(arch)

@@ -53,7 +53,7 @@ def plan(
         )
     if sm_limit is not None and sm_limit < 1:
         raise ValueError(f"sm_limit={sm_limit} leaves no SM; give at least 1, or None for no limit")
-    every = catalog.kernels()
+    every = catalog.kernels(traced=kernel is not None)
     if devices is None:
         shipped = {k.family for k in every}
         devices = [device for device in reference_devices() if device.family in shipped]
