@@ -204,7 +204,10 @@ class Machine:
 
     def _schedule_sm_changes(self) -> None:
         for tick, number, available in self.options.sm_schedule:
-            self.later((tick - self.now, tick - self.now) if tick > self.now else (0, 0), self._set_sm, None, number, available)
+            if tick <= self.now:  # away before the first cluster is launched
+                self._set_sm(number, available)
+            else:
+                self.later((tick - self.now, tick - self.now), self._set_sm, None, number, available)
         tick = 0
         for _ in range(self.options.sm_changes):
             tick += self.random.randint(*self.options.sm_change_interval)
