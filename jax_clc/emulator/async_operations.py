@@ -226,7 +226,11 @@ class AsyncOperations:
         if ordered[hb.S]:
             axiom = "scope_limits_async_hand_back" if asynchronous else "scope_limits_order"
             hint = "; only the scope (.cta) of an arrival or wait breaks the order"
-        error = BufferReusedInFlight if asynchronous else DataRace
+        base, first = op.warp.base, access.agent - op.warp.base
+        later = 0 <= first < hb.AGENTS_PER_WARP and access.time > message[hb.H, base + first]
+        if later:  # program order puts the access after the issue
+            hint = ", which its own warp made before it waited"
+        error = BufferReusedInFlight if asynchronous or later else DataRace
         self.report(error(f"{what}, not ordered after {earlier}{hint}", axiom=axiom, **place), lines)
 
     def _apply_tensor(self, op: Op, agent: int, time: int, touch: Touch, home: Cta) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import fragments
 from .errors import AddressOutOfRange, BrokenAligned, RegistersInFlight
+from .in_flight import WgmmaRegister
 from .memory import check_alignment
 from .mma_wgmma import (
     OPERAND_TYPES, check_shape, decode_descriptor, multiply_accumulate, operand_chunks, read_operand,
@@ -15,15 +16,6 @@ from .mma_wgmma import (
 from .warp_copies import AsyncOperation
 
 FULL = 0xFFFFFFFF
-
-
-class InFlight:
-    """Stands for a register that a wgmma still writes: any use of its value is an error."""
-
-    __array_ufunc__ = None
-
-    def __getattr__(self, name):
-        raise RegistersInFlight("an accumulator is read before wgmma.wait_group")
 
 
 @lru_cache(maxsize=4096)
@@ -129,7 +121,7 @@ def from_matrix(matrix: np.ndarray, kind: str) -> np.ndarray:
 class WarpMatrix:
     """Mixin of Warp."""
 
-    in_flight = InFlight()
+    in_flight = WgmmaRegister()
 
     def init_matrix(self) -> None:
         self.mma_issued = 0  # wgmmas of this warp so far

@@ -8,21 +8,13 @@ import numpy as np
 
 from . import mma_tcgen05
 from .errors import BadDescriptor, BrokenAligned, ClcRecordNotComplete, TensorMemoryNotReady, UnsupportedInstruction
+from .in_flight import TensorLoadRegister
 from .lane_math import LANES
 from .memory import check_alignment
 from .tensor_memory import allocate_pair, split_address
 from .warp_copies import AsyncOperation
 
 FULL = 0xFFFFFFFF
-
-
-class PendingLoad:
-    """Stands for a register that tcgen05.ld still writes: any use of its value is an error."""
-
-    __array_ufunc__ = None
-
-    def __getattr__(self, name):
-        raise TensorMemoryNotReady("a register of tcgen05.ld is read before tcgen05.wait::ld")
 
 
 class TensorPipe:
@@ -47,7 +39,7 @@ class TensorPipe:
 class WarpTensorMemory:
     """Mixin of Warp."""
 
-    tensor_pending = PendingLoad()
+    tensor_pending = TensorLoadRegister()
 
     def init_tensor_memory(self) -> None:
         self.tensor_loads: list[tuple[int, object, object, object]] = []
