@@ -1,0 +1,134 @@
+"""The emulated device behind the extension's driver table: what `_native.set_emulator` takes (docs/design.md, 7.4)."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jax_clc.planning import catalog
+
+from .axioms import STRICT, Axioms
+from .cta import Grid
+from .errors import EmulatorError
+from .kernel_run import dtype_of, read_ptx
+from .machine import Machine
+from .options import Hostility
+from .run import LaunchError, RunReport, check_parameters, load_program, new_referee, triple
+from .translator import Program
+
+REPORTS_KEPT = 64
+
+
+class EmulatedDevice:
+    """A GPU of `arch` with `sm_count` SMs that runs the PTX shipped next to each cubin.
+
+    Every launch gets a machine of its own, seeded from `seed` and the launch's number, so that the same program with the same
+    seed is the same run. `hostility` are fields of `Hostility`. Keeps the reports of the newest launches in `reports`.
+    """
+
+    def __init__(
+        self, arch: str, *, sm_count: int = 8, seed: int = 0, axioms: Axioms = STRICT, referee: bool = True,
+        folder: Path | None = None, **hostility: object,
+    ):  # fmt: skip
+        self.arch = arch
+        self.compute_capability: tuple[int, int] = (9, 0) if "90" in arch or arch.startswith("9") else (10, 0)
+        if "103" in arch or arch == "10.3":
+            self.compute_capability = (10, 3)
+        self.sm_count = sm_count
+        self.seed = seed
+        self.axioms = axioms
+        self.referee = referee
+        self.options = Hostility(**hostility)  # type: ignore[arg-type]
+        self.reports: deque[RunReport] = deque(maxlen=REPORTS_KEPT)
+        self._folder = Path(folder) if folder is not None else None
+        self._entries: dict[str, Mapping] = {}
+        self._programs: dict[str, Program] = {}
+        self._launches = 0
+
+    # the driver's entry points
+
+    def load(self, kernel_name: str) -> int:
+        """Read, parse and translate a kernel's PTX. Returns a handle, 1."""
+        self._program(kernel_name)
+        return 1
+
+    def max_active_clusters(
+        self, kernel_name: str, grid: Sequence[int], block: Sequence[int], cluster: Sequence[int], dynamic_smem_bytes: int
+    ) -> int:
+        """Clusters of a launch that are resident at once on an idle device."""
+        launch = self._grid(kernel_name, grid, block, cluster, dynamic_smem_bytes, b"")
+        return self._machine(0).resident_clusters(launch)
+
+    def memset(self, address: int, value: int, count_bytes: int) -> None:
+        """Fill host memory that stands for device memory."""
+        ctypes.memset(address, value, count_bytes)
+
+    def launch(
+        self, kernel_name: str, grid: Sequence[int], block: Sequence[int], cluster: Sequence[int], dynamic_smem_bytes: int,
+        params: bytes, buffers: list[tuple[int, int, str]],
+    ) -> None:  # fmt: skip
+        """Run a launch to its end. `buffers` is all the global memory there is: (host address, bytes, operand).
+
+        D is filled with NaN first, and each of its elements must be stored exactly once. Raises EmulatorError subclasses that
+        name the kernel, the seed and the launch.
+        """
+        self._launches += 1
+        entry, program = self._entry(kernel_name), self._program(kernel_name)
+        check_parameters(program.kernel, params)
+        machine = self._machine(self._launches, program)
+        for address, size, operand in buffers:
+            if size == 0 or address == 0:
+                continue
+            data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+            allocation = machine.memory.add(address, data, operand)
+            if operand == "d":
+                data.fill(0xFF)
+                allocation.element_bytes = dtype_of(entry["dtypes"]["d"]).itemsize
+                allocation.writes = np.zeros(size, np.uint8)
+        launch = self._grid(kernel_name, grid, block, cluster, dynamic_smem_bytes, bytes(params))
+        try:
+            machine.run_grid(
+                program, launch.grid, launch.block, launch.cluster, dynamic_smem_bytes, bytes(params), 0, entry["registers"] or None
+            )
+            machine.memory.check_coverage()
+        except EmulatorError as error:
+            error.add_note(f"kernel {kernel_name}, launch {self._launches}, seed {self.seed}, {self.sm_count} SMs")
+            raise
+        self.reports.append(RunReport(machine.instructions, machine.now, list(machine.launches.values())))
+
+    # helpers
+
+    def _machine(self, number: int, program: Program | None = None) -> Machine:
+        judge = new_referee(program, self.axioms, False) if self.referee and program is not None else None
+        return Machine(self.sm_count, self.seed * 1_000_003 + number, self.options, judge, self.axioms)
+
+    def _grid(self, kernel_name, grid, block, cluster, dynamic_smem_bytes, params) -> Grid:
+        entry = self._entry(kernel_name)
+        shapes = [triple([int(v) for v in shape]) for shape in (grid, block, cluster)]
+        if any(g % c for g, c in zip(shapes[0], shapes[2], strict=True)):
+            raise LaunchError(f"kernel {kernel_name}: grid {shapes[0]} is not a whole number of clusters {shapes[2]}")
+        program = self._program(kernel_name)
+        return Grid(0, program, *shapes, dynamic_smem_bytes, params, 0, None, entry["registers"] or None)  # type: ignore[arg-type]
+
+    def _entry(self, kernel_name: str) -> Mapping:
+        if kernel_name not in self._entries:
+            manifest = json.loads((self._directory() / "manifest.json").read_text())
+            self._entries = {entry["name"]: entry for entry in manifest["kernels"]}
+        if kernel_name not in self._entries:
+            raise LaunchError(f"no kernel {kernel_name!r} in {self._directory() / 'manifest.json'}")
+        return self._entries[kernel_name]
+
+    def _directory(self) -> Path:
+        return self._folder if self._folder is not None else catalog.directory()
+
+    def _program(self, kernel_name: str) -> Program:
+        if kernel_name not in self._programs:
+            entry = self._entry(kernel_name)
+            ptx = read_ptx(entry, self._directory())
+            self._programs[kernel_name] = load_program(ptx, entry["symbol"], triple(entry["launch"]["block"]))
+        return self._programs[kernel_name]
