@@ -29,12 +29,8 @@ def poison(problem: GemmProblem) -> None:
     jax.block_until_ready([jnp.full(shape, jnp.nan, problem.out_dtype) for _ in range(2)])
 
 
-def check_exact(name: str, problem: GemmProblem, product: Product, seed: int = 1) -> None:
-    """Runs a jitted function of the stored operands on integers. Raises Inexact unless every element is equal."""
-    a, b = integer_set(problem, seed)
-    expected = exact_result(problem, a, b)
-    poison(problem)
-    result = product(a, b)
+def compare(name: str, problem: GemmProblem, result: jax.Array, expected: jax.Array) -> None:
+    """Raises Inexact unless every element is equal."""
     if result.shape != expected.shape or result.dtype != expected.dtype:
         raise Inexact(f"{name} on {problem}: gives {result.dtype}{result.shape}, not {expected.dtype}{expected.shape}")
     wrong = int(jnp.sum(result != expected))
@@ -44,3 +40,11 @@ def check_exact(name: str, problem: GemmProblem, product: Product, seed: int = 1
             f"{name} on {problem}: {wrong} of {result.size} elements differ; the first at {first}: "
             f"{result[first]} instead of {expected[first]}"
         )
+
+
+def check_exact(name: str, problem: GemmProblem, product: Product, seed: int = 1) -> None:
+    """Runs a jitted function of the stored operands on integers. Raises Inexact unless every element is equal."""
+    a, b = integer_set(problem, seed)
+    expected = exact_result(problem, a, b)
+    poison(problem)
+    compare(name, problem, product(a, b), expected)
