@@ -21,6 +21,9 @@ TARGET = "jax_clc.gemm.v1"
 """The FFI target that programs are lowered to. Versioned: it may stand in a program saved years ago."""
 
 STATE_TYPE = "jax_clc.GemmCall"
+OLDEST_JAX = (0, 9, 1)
+"""The jaxlib on whose FFI headers the extension is built; an older one may refuse it only when its backend starts."""
+
 _HOW_TO_REBUILD = "Reinstall jax_clc (`pip install .` in the source folder)."
 
 
@@ -72,6 +75,9 @@ def _register_targets() -> None:
     global _targets_registered
     if _targets_registered:
         return
+    if jax.__version_info__ < OLDEST_JAX:
+        oldest = ".".join(str(part) for part in OLDEST_JAX)
+        raise NativeError(f"jax_clc: jax {jax.__version__} is too old: {oldest} or later is needed. Update jax.")
     native = extension()
     try:
         # The type first: a target registered before the type of its state is refused, and XLA's start-up with it.
@@ -82,7 +88,7 @@ def _register_targets() -> None:
         version = ".".join(str(part) for part in native.ffi_api_version)
         raise NativeError(
             f"jax_clc: jaxlib {jax.lib.__version__} does not take the handlers of {native.__file__}, built for XLA FFI "
-            f"{version}: {error}. Update jax (0.9.1 or later is needed), or rebuild the extension. {_HOW_TO_REBUILD}"
+            f"{version}: {error}. {_HOW_TO_REBUILD}"
         ) from error
     _targets_registered = True
 

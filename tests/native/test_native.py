@@ -113,6 +113,20 @@ def test_sha256_agrees_with_hashlib_at_every_block_boundary(native):
         assert native.sha256(data[:size]) == hashlib.sha256(data[:size]).hexdigest()
 
 
+def test_jax_older_than_the_extensions_headers_is_refused_at_once(monkeypatch):
+    monkeypatch.setattr(native_module, "_targets_registered", False)
+    monkeypatch.setattr(jax, "__version_info__", (0, 9, 0))
+    with pytest.raises(native_module.NativeError, match=r"is too old: 0\.9\.1 or later is needed"):
+        native_module.register()
+
+
+def test_version_is_the_same_in_package_and_project_file():
+    import jax_clc
+
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    assert f'version = "{jax_clc.__version__}"' in project.read_text().splitlines()
+
+
 def test_missing_extension_names_the_file_and_how_to_rebuild():
     code = """
 import importlib, sys
