@@ -194,7 +194,10 @@ KernelSpec Parse(const nb::dict& entry, const std::string& image_path) {
           "cta_tile must be three and cluster two positive integers, with at most 16 CTAs in a cluster");
   spec.tile_m = cta_tile[0] * cluster[0];
   spec.tile_n = cta_tile[1] * cluster[1];
-  spec.cluster_size = static_cast<int>(cluster[0] * cluster[1]);
+  // CTAs that share a tile, a part of k each, make the cluster larger and its tile not.
+  const int64_t cluster_k = entry.contains("cluster_k") ? Get<int64_t>(entry, "cluster_k") : 1;
+  Require(cluster_k > 0 && cluster[0] * cluster[1] * cluster_k <= 16, "a cluster has at most 16 CTAs");
+  spec.cluster_size = static_cast<int>(cluster[0] * cluster[1] * cluster_k);
 
   const auto launch = Get<nb::dict>(entry, "launch");
   const auto block = Get<std::vector<unsigned>>(launch, "block");

@@ -15,7 +15,7 @@ from kernels.device_values import DeviceValues
 LINE_BYTES = 128
 CHUNK_BYTES = 16
 CHUNKS = LINE_BYTES // CHUNK_BYTES
-BATCH = 4  # chunks that a thread has in flight
+BATCH = 8  # chunks that a thread has in flight
 
 
 def chunk_address(tile: Int32, line: Int32, chunk: Int32) -> Int32:

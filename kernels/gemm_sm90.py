@@ -6,6 +6,8 @@ in turns, so that the epilogue of one runs under the mainloop of the other (ping
 scheduler hands out. Operands or results that TMA cannot address are copied by threads instead (`element_copies`).
 """
 
+import math
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
@@ -14,10 +16,12 @@ from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, mak
 from cutlass.memory import SmemAllocator
 
 from kernels import epilogue, split_k, tile_scheduler_sm90, tile_trace
+from kernels.cluster_k import ClusterSums
 from kernels.device_values import DeviceValues
 from kernels.element_copies import ElementLoad, StridedMatrix
 from kernels.load_pipeline import LoadPipeline
 from kernels.parameters import describe_parameters
+from kernels.raster import tiles_along
 from kernels.split_k import PartialSums
 from kernels.tile_scheduler import WorkGrid, cluster_rank
 from kernels.tma_copies import OperandTiles, coordinates, store_tensor_map
@@ -29,6 +33,7 @@ WARPGROUP_THREADS = 128
 WARPGROUP_WARPS = 4
 CONSUMERS = 2
 DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, "float32": cutlass.Float32}
+MOST_STAGES = 12  # enough to cover the memory's latency with the narrowest tiles
 STORE_SLOTS = 2  # staging slots of each consumer warpgroup: one is filled while the other is read
 LOAD_WARP, SCHEDULER_WARP = 0, 1
 EPILOGUE_BARRIER = 1  # named barriers: one for each consumer warpgroup
@@ -70,7 +75,9 @@ class Kernel:
         self.a_dtype, self.b_dtype, _, self.d_dtype = (DTYPES[name] for name in variant.dtypes)
         self.tile_m, self.tile_n, self.tile_k = variant.cta_tile
         self.cluster_m, self.cluster_n = variant.cluster
-        self.cluster_size = self.cluster_m * self.cluster_n
+        self.sharing_ctas = self.cluster_m * self.cluster_n  # that multicast to one another
+        self.cluster = (self.cluster_m, self.cluster_n, variant.cluster_k)
+        self.cluster_size = math.prod(self.cluster)
         a_major, b_major, d_major = variant.majors
         self.a_tiles = OperandTiles("a", self.a_dtype, a_major != "k", self.tile_m, self.tile_k, self.cluster_n)
         self.b_tiles = OperandTiles("b", self.b_dtype, b_major != "k", self.tile_n, self.tile_k, self.cluster_m)
@@ -81,26 +88,43 @@ class Kernel:
             raise ValueError(f"{variant}: element copies cannot multicast")
         if variant.pingpong and (variant.split_k or variant.schedule == "nonpersistent"):
             raise ValueError(f"{variant}: ping-pong takes turns over many whole tiles of a worker")
+        plain = variant.schedule == "nonpersistent" and self.sharing_ctas == 1 and not variant.split_k
+        if variant.cluster_k > 1 and (not plain or self.loads_elements):
+            raise ValueError(f"{variant}: cluster_k is for one tile of TMA operands in each cluster")
         # Warpgroups of a cooperative kernel split the tile by rows, and 64-row tiles, which wgmma cannot cut, by columns.
         split = (1, 1) if variant.pingpong else (2, 1) if self.tile_m >= 128 else (1, 2)
         self.split_m, self.split_n = split
         self.wg_m, self.wg_n = self.tile_m // self.split_m, self.tile_n // self.split_n
         self.values = self.wg_m * self.wg_n // WARPGROUP_THREADS  # accumulators of a thread
         self.warpgroups = 1 if variant.pingpong else CONSUMERS  # that share a tile
-        self.slot_shape = epilogue.slot_shape(self.wg_n, self.d_dtype.width // 8)
-        self.slot_bytes = self.slot_shape[0] * self.slot_shape[1] * self.d_dtype.width // 8
         self.stage_bytes = (self.tile_m + self.tile_n) * self.tile_k * self.a_dtype.width // 8
-        left = SHARED_MEMORY_BYTES - BARRIER_BYTES - CONSUMERS * STORE_SLOTS * self.slot_bytes
-        self.stages = variant.stages or left // self.stage_bytes
-        if self.stages < 2 or self.stages * self.stage_bytes > left:
-            raise ValueError(f"{variant}: {self.stages} stages of {self.stage_bytes} bytes do not fit in {left} bytes")
+        self.exchange_bytes = ClusterSums.exchange_bytes(variant.cluster_k, self.values, CONSUMERS * WARPGROUP_THREADS)
+        self.slot_shape, self.stages = self.share_out_shared_memory()
         # An accumulator of 160 registers and more leaves too few for everything else at 232.
         heavy = self.values >= 160
         self.producer_registers, self.consumer_registers = (24, 240) if heavy else (40, 232)
+        if self.loads_elements:  # the producers hold what they load in registers
+            self.producer_registers, self.consumer_registers = 232, 136
         self.uses_scratch = variant.split_k or variant.schedule == "dynamic" or variant.traced
         self.entry = self
         self.parameters: list[dict] = []
         self.facts = self.scratch_facts()
+
+    def share_out_shared_memory(self) -> tuple[tuple[int, int], int]:
+        """(Rows, columns) of a staging slot and the number of stages: slots are halved where that makes room for a stage."""
+        shape = epilogue.slot_shape(self.wg_n, self.d_dtype.width // 8)
+        choices = []
+        for columns in (shape[1], shape[1] // 2):
+            slots = CONSUMERS * STORE_SLOTS * shape[0] * columns * self.d_dtype.width // 8
+            stages = (SHARED_MEMORY_BYTES - BARRIER_BYTES - self.exchange_bytes - slots) // self.stage_bytes
+            choices.append(((shape[0], columns), stages))
+        whole, halved = choices
+        may_halve = not self.stores_elements and shape[1] >= 32
+        slot, most = halved if may_halve and halved[1] > whole[1] else whole
+        stages = self.variant.stages or min(most, MOST_STAGES)
+        if stages < 2 or stages > most:
+            raise ValueError(f"{self.variant}: {stages} stages of {self.stage_bytes} bytes do not fit, {most} would")
+        return slot, stages
 
     def scratch_facts(self) -> dict:
         """Manifest fields of the scratch that the launcher provides: counters first, then partial sums."""
@@ -115,7 +139,7 @@ class Kernel:
         if self.variant.traced:
             scratch = tile_trace.SCRATCH_FACTS
         records = tile_scheduler_sm90.RECORD_STAGES if self.variant.schedule == "dynamic" else 0
-        return {"scratch": scratch, "record_stages": records}
+        return {"scratch": scratch, "record_stages": records, "cluster_k": self.variant.cluster_k}
 
     def arguments(self) -> tuple:
         """Stand-ins for what `__call__` takes: types, majors and alignments without memory."""
@@ -191,16 +215,17 @@ class Kernel:
             self.stage_bytes,
             WARPGROUP_THREADS if self.loads_elements else 1,
             WARPGROUP_WARPS * self.warpgroups,
-            self.cluster_size,
+            self.sharing_ctas,
         )
+        exchange = shared.allocate_array(cutlass.Uint8, self.exchange_bytes, byte_alignment=16) if self.exchange_bytes else None
         k_tiles = (k + self.tile_k - 1) // self.tile_k
         parts = Int32(1)
         if cutlass.const_expr(self.variant.split_k):
-            parts = arguments["split_k"]
-            parts = cutlass.select_(parts < k_tiles, parts, k_tiles)  # no part of k without a k tile
-        grid = WorkGrid(
-            m, n, l, self.variant.cta_tile, self.variant.cluster, arguments["raster_group"], arguments["raster_along"], parts
-        )
+            tiles = tiles_along(m, self.tile_m, self.cluster_m) * tiles_along(n, self.tile_n, self.cluster_n) * l
+            places = tiles * (self.cluster_size * self.warpgroups)
+            parts = split_k.parts_that_fit(arguments["split_k"], k_tiles, places)
+        raster = arguments["raster_group"], arguments["raster_along"]
+        grid = WorkGrid(m, n, l, self.variant.cta_tile, self.cluster, *raster, parts)
         scratch = arguments["scratch"] if self.uses_scratch else None
         scheduler = self.make_scheduler(shared, grid, scratch)
         if warp == LOAD_WARP:
@@ -212,6 +237,7 @@ class Kernel:
 
         if warp < WARPGROUP_WARPS:
             if cutlass.const_expr(self.loads_elements):
+                cute.arch.setmaxregister_increase(self.producer_registers)
                 self.load_elements(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
             else:
                 cute.arch.setmaxregister_decrease(self.producer_registers)
@@ -219,14 +245,17 @@ class Kernel:
                     self.load(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
                 if cutlass.const_expr(self.variant.schedule == "dynamic"):
                     if warp == SCHEDULER_WARP:
-                        if cluster_rank(self.variant.cluster) == 0:
+                        if cluster_rank(self.cluster) == 0:
                             self.schedule(scheduler)
             scheduler.finish()
         else:
-            if cutlass.const_expr(not self.loads_elements):
+            if cutlass.const_expr(self.loads_elements):
+                cute.arch.setmaxregister_decrease(self.consumer_registers)
+            else:
                 cute.arch.setmaxregister_increase(self.consumer_registers)
-            self.multiply(scheduler, ring, k_tiles, stages_a, stages_b, slots, flags, scratch, arguments)
-            scheduler.finish()
+            self.multiply(scheduler, ring, k_tiles, stages_a, stages_b, slots, flags, scratch, exchange, arguments)
+            if cutlass.const_expr(self.variant.cluster_k == 1):  # else all have passed the barrier of the exchange
+                scheduler.finish()
 
     def make_scheduler(self, shared: SmemAllocator, grid: WorkGrid, scratch):
         """The variant's scheduler. Its counter, if any, comes first in the scratch."""
@@ -259,6 +288,10 @@ class Kernel:
 
     def k_range(self, work, grid: WorkGrid, k_tiles: Int32) -> tuple[Int32, Int32]:
         """First k tile of a work tile, and their number."""
+        if self.variant.cluster_k > 1:
+            # As many for every CTA: TMA fills what lies past the end with zeros.
+            count = (k_tiles + self.variant.cluster_k - 1) // self.variant.cluster_k
+            return cluster_rank(self.cluster) * count, count
         if not self.variant.split_k:
             return Int32(0), k_tiles
         first = work.split * k_tiles // grid.split_k
@@ -270,8 +303,8 @@ class Kernel:
         scheduler = scheduler.clone()
         m, n, k, l = (arguments[name] for name in "mnkl")
         map_a, map_b = arguments["tensor_map_a"], arguments["tensor_map_b"]
-        rank = cluster_rank(self.variant.cluster)
-        place_m, place_n = rank % self.cluster_m, rank // self.cluster_m
+        rank = cluster_rank(self.cluster)
+        place_m, place_n = rank % self.cluster_m, rank // self.cluster_m % self.cluster_n
         source_a, target_a = self.a_tiles.partition(map_a, stages_a, self.stages, (m, k, l), place_n)
         source_b, target_b = self.b_tiles.partition(map_b, stages_b, self.stages, (n, k, l), place_m)
         # CTA rank is m + cluster_m * n: A is shared along n, B along m.
@@ -326,7 +359,7 @@ class Kernel:
         return StridedMatrix(arguments[operand], dtype.width // 8, inner, outer, batches, *strides)
 
     @cute.jit
-    def multiply(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, slots, flags, scratch, arguments):
+    def multiply(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, slots, flags, scratch, exchange, arguments):
         """The consumer warpgroups: mainloop and epilogue of their part of every tile, or of every other tile."""
         scheduler = scheduler.clone()
         thread = cute.arch.thread_idx()[0] % WARPGROUP_THREADS
@@ -353,6 +386,12 @@ class Kernel:
                 thread,
             )
 
+        sums = None
+        if cutlass.const_expr(self.variant.cluster_k > 1):
+            threads = CONSUMERS * WARPGROUP_THREADS
+            place = warpgroup_index * WARPGROUP_THREADS + thread
+            sums = ClusterSums(exchange, self.variant.cluster_k, self.values, threads, cluster_rank(self.cluster), place)
+
         next_slot = Int32(0)
         state = ring.consumer_state()
         turns = Turns(warpgroup_index)
@@ -369,6 +408,8 @@ class Kernel:
                 turns.wait()
             state = self.mainloop(tiled_mma, accumulator, operand_a, operand_b, ring, state, count, turns)
             stores = True
+            if cutlass.const_expr(self.variant.cluster_k > 1):
+                stores = sums.meet(accumulator) == 1
             if cutlass.const_expr(self.variant.split_k):
                 stores = scheduler.grid.split_k == 1
                 if scheduler.grid.split_k > 1:

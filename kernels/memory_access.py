@@ -1,6 +1,6 @@
 """Loads and stores of global and shared memory that the DSL's tensors cannot say: predicated, by address."""
 
-from cutlass import Int32, Int64
+from cutlass import Float32, Int32, Int64
 from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import dsl_user_op
@@ -96,3 +96,17 @@ def store_shared_16_bytes(address: Int32, words: list, *, loc=None, ip=None) -> 
 def funnel_shift_right(low: Int32, high: Int32, bits: Int32, *, loc=None, ip=None) -> Int32:
     """Bits `bits` to `bits` + 31 of high:low, for `bits` from 0 to 31."""
     return _assemble("shf.r.wrap.b32 $0, $1, $2, $3;", [low, high, bits], ["r"] * 3, 1, loc, ip)[0]
+
+
+@dsl_user_op
+def store_quad_in_cta(address: Int32, rank: Int32, values: list[Float32], *, loc=None, ip=None) -> None:
+    """Stores four numbers where `address`, a multiple of 16, lies in the shared memory of the cluster's CTA `rank`."""
+    _assemble(
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, $0, $1;\n"
+        "st.shared::cluster.v4.f32 [remote], {$2, $3, $4, $5};\n}",
+        [address, rank, *values],
+        ["r", "r", "f", "f", "f", "f"],
+        0,
+        loc,
+        ip,
+    )

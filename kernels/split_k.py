@@ -1,8 +1,9 @@
-"""Split-K: partial sums of one tile, meeting in global memory in a fixed order.
+"""Split-K: partial sums of one tile, meeting in global memory, the same bits whoever comes first.
 
-Every part of k is a work tile of its own. A warpgroup writes its partial sums to scratch, in the order in which its
-threads hold them, and counts itself in at its tile's counter. Who comes last reads all partial sums of the tile back, adds
-them in the order of the parts, its own among them, and stores the result. So the bits do not depend on who came last.
+Every part of k is a work tile of its own. The parts of a tile add up in a binary tree: parts 0 and 1, 2 and 3, then 0-1 and
+2-3, and so on. Of two that meet, the first to come leaves its sums in scratch and is done; the second adds them to its own
+and goes on upwards; who reaches the top stores the result. Nobody waits for anybody. A sum of two does not depend on
+their order, and the tree is fixed: so the bits are too.
 """
 
 import cutlass
@@ -13,7 +14,7 @@ from cutlass._mlir import ir
 from kernels.device_values import DeviceValues
 from kernels.tile_scheduler import WorkGrid, WorkTile
 
-COUNTER_BYTES = 8192  # zeroed before each launch; 4 bytes for each CTA tile and consumer warpgroup
+COUNTER_BYTES = 8192  # zeroed before each launch; 4 bytes for each CTA tile, consumer warpgroup and part of k
 WARPGROUP_THREADS = 128
 
 
@@ -56,33 +57,62 @@ class PartialSums(DeviceValues):
 
     @cute.jit
     def meet(self, accumulator: cute.Tensor, work: WorkTile, sync) -> Int32:
-        """Hands in the accumulators; returns 1 to the warpgroup that came last, with the whole sum in its accumulators."""
-        vector = ir.VectorType.get([4], cutlass.Float32.mlir_type)
-        stride = WARPGROUP_THREADS * 16
-        own = self.address(work, work.split)
+        """Goes up the tree as far as it can; returns 1 to the warpgroup that ends with the whole sum in its accumulators."""
+        node = work.split  # the first part in the subtree whose sum the accumulators hold
+        step = Int32(1)
+        goes_on = Int32(1)
+        while goes_on * Int32(step < self.grid.split_k) == 1:
+            sibling = node ^ step
+            if sibling < self.grid.split_k:
+                self.leave(accumulator, self.address(work, node))
+                sync()  # all of the warpgroup's sums are written, as far as this CTA sees; the atomic carries that further
+                # Two siblings meet at the counter of the right one: no other pair of the tree has it.
+                meeting = cutlass.select_(node < sibling, sibling, node)
+                goes_on = self.arrive(self.place(work) * self.grid.split_k + meeting, sync)
+                if goes_on == 1:
+                    self.add(accumulator, self.address(work, sibling))
+            node = node & ~step
+            step = step * 2
+        return goes_on
+
+    @cute.jit
+    def arrive(self, counter: Int32, sync) -> Int32:
+        """1 to the second of two warpgroups, which may read what the first has left; the same for all threads."""
+        flag = cute.make_tensor(self.flag, cute.make_layout(1))
+        if self.thread == 0:
+            flag[0] = cute.arch.atomic_add(self.counters + counter, Int32(1), sem="acq_rel", scope="gpu")
+        sync()
+        second = flag[0]
+        sync()  # the flag may be written again
+        return second
+
+    @cute.jit
+    def leave(self, accumulator: cute.Tensor, address: Int64):
         for i in cutlass.range_constexpr(0, self.values, 4):
             quad = cute.make_rmem_tensor(4, cutlass.Float32)
             for j in cutlass.range_constexpr(4):
                 quad[j] = accumulator[i + j]
-            pointer = cute.make_ptr(cutlass.Float32, own + (i // 4) * stride, cute.AddressSpace.gmem, assumed_align=16)
-            cute.autovec_copy(quad, cute.make_tensor(pointer, cute.make_layout(4)))
-        sync()  # all of the warpgroup's sums are written, as far as this CTA sees; the atomic carries that further
-        flag = cute.make_tensor(self.flag, cute.make_layout(1))
-        if self.thread == 0:
-            arrived = cute.arch.atomic_add(self.counters + self.place(work), Int32(1), sem="acq_rel", scope="gpu")
-            flag[0] = arrived
-        sync()
-        is_last = Int32(flag[0] == self.grid.split_k - 1)
-        if is_last == 1:
-            accumulator.fill(0.0)
-            for part in cutlass.range(self.grid.split_k, unroll=1):
-                source = self.address(work, part)
-                for i in cutlass.range_constexpr(0, self.values, 4):
-                    pointer = cute.make_ptr(
-                        cutlass.Float32, source + (i // 4) * stride, cute.AddressSpace.gmem, assumed_align=16
-                    )
-                    # Past L1, which other SMs' stores do not reach.
-                    term = cute.TensorSSA(cute.arch.load(pointer, vector, cop="cg"), 4, cutlass.Float32)
-                    for j in cutlass.range_constexpr(4):
-                        accumulator[i + j] = accumulator[i + j] + term[j]
-        return is_last
+            cute.autovec_copy(quad, cute.make_tensor(self.quad_pointer(address, i), cute.make_layout(4)))
+
+    @cute.jit
+    def add(self, accumulator: cute.Tensor, address: Int64):
+        vector = ir.VectorType.get([4], cutlass.Float32.mlir_type)
+        for i in cutlass.range_constexpr(0, self.values, 4):
+            # Past L1, which other SMs' stores do not reach.
+            term = cute.TensorSSA(cute.arch.load(self.quad_pointer(address, i), vector, cop="cg"), 4, cutlass.Float32)
+            for j in cutlass.range_constexpr(4):
+                accumulator[i + j] = accumulator[i + j] + term[j]
+
+    def quad_pointer(self, address: Int64, value: int) -> cute.Pointer:
+        place = address + value // 4 * WARPGROUP_THREADS * 16
+        return cute.make_ptr(cutlass.Float32, place, cute.AddressSpace.gmem, assumed_align=16)
+
+
+def parts_that_fit(parts: Int32, k_tiles: Int32, meeting_places: Int32) -> Int32:
+    """`parts`, bounded so that each has a k tile; 1 if the counters do not suffice.
+
+    Args:
+      meeting_places: CTA tiles of the problem, times the warpgroups that share one.
+    """
+    parts = cutlass.select_(parts < k_tiles, parts, k_tiles)
+    return cutlass.select_(meeting_places <= COUNTER_BYTES // 4 // parts, parts, Int32(1))

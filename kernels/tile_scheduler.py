@@ -14,6 +14,8 @@ A kernel makes one scheduler in every warp and walks the same loop whatever the 
 Work is handed out in whole cluster tiles; the work tile that a warp gets is already its own CTA's.
 """
 
+import math
+
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
@@ -40,7 +42,8 @@ class WorkGrid(DeviceValues):
     Args:
       m, n, batches: sizes of the problem.
       cta_tile: (m, n, ...) elements that one CTA accumulates.
-      cluster: (m, n) CTAs of a cluster; CTA rank r stands at m = r mod cluster m, n = r div cluster m.
+      cluster: (m, n) CTAs of a cluster; CTA rank r stands at m = r mod cluster m, n = r div cluster m. A third number
+        counts CTAs that share a tile: they all get the same work.
       raster_group, raster_along: see `raster.cluster_tile`.
       split_k: parts of k that are separate work. They come last in the order, as further batches would: parts of one
         tile share no operand, so there is nothing to gain from running them together.
@@ -58,7 +61,7 @@ class WorkGrid(DeviceValues):
         self.raster_along = Int32(raster_along)
         rank = cluster_rank(cluster)
         self.cta_m = Int32(rank % cluster[0])
-        self.cta_n = Int32(rank // cluster[0])
+        self.cta_n = Int32(rank // cluster[0] % cluster[1])
 
     @property
     def cluster_tiles(self) -> Int32:
@@ -80,9 +83,9 @@ class WorkGrid(DeviceValues):
         )
 
 
-def cluster_rank(cluster: tuple[int, int]) -> Int32:
+def cluster_rank(cluster: tuple[int, ...]) -> Int32:
     """This CTA's rank in its cluster, the same for all lanes."""
-    if cluster[0] * cluster[1] == 1:
+    if math.prod(cluster) == 1:
         return Int32(0)
     return cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
 
@@ -151,20 +154,20 @@ class StaticScheduler(DeviceValues):
         self.linear = self.linear + self.workers()
 
     def workers(self) -> Int32:
-        return cute.arch.grid_dim()[0] // (self.grid.cluster[0] * self.grid.cluster[1])
+        return cute.arch.grid_dim()[0] // math.prod(self.grid.cluster)
 
     def finish(self) -> None:
         leave_cluster_together(self.grid.cluster)
 
 
-def launched_cluster(cluster: tuple[int, int]) -> Int32:
+def launched_cluster(cluster: tuple[int, ...]) -> Int32:
     """Linear index of this cluster in the one-dimensional launch grid."""
-    return cute.arch.make_warp_uniform(cute.arch.block_idx()[0]) // (cluster[0] * cluster[1])
+    return cute.arch.make_warp_uniform(cute.arch.block_idx()[0]) // math.prod(cluster)
 
 
-def leave_cluster_together(cluster: tuple[int, int]) -> None:
+def leave_cluster_together(cluster: tuple[int, ...]) -> None:
     """Cluster barrier before exit: no CTA may leave while a peer can still signal it or write into its shared memory."""
-    if cluster[0] * cluster[1] > 1:
+    if math.prod(cluster) > 1:
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
 

@@ -27,6 +27,7 @@ class Variant:
       stages: load stages; 0 takes as many as fit in shared memory.
       pingpong: two consumer warpgroups on a tile each, in turns, instead of both on one.
       two_sm_mma: one MMA over the two CTAs of a pair (Blackwell).
+      cluster_k: CTAs of a cluster that compute one tile, a part of k each (Hopper, `nonpersistent`).
       split_k: k may be cut into `split_k` parts, summed in a fixed order.
       operand_copies: `tma`, or `elements` for operands of any alignment.
       output_copies: `tma`, or `elements` for a result of any alignment.
@@ -42,6 +43,7 @@ class Variant:
     stages: int = 0
     pingpong: bool = False
     two_sm_mma: bool = False
+    cluster_k: int = 1
     split_k: bool = False
     operand_copies: str = "tma"
     output_copies: str = "tma"
@@ -56,7 +58,7 @@ class Variant:
             "x".join(map(str, self.cta_tile)),
             *(["2sm"] if self.two_sm_mma else []),
             *(["pingpong"] if self.pingpong else []),
-            f"c{self.cluster[0]}x{self.cluster[1]}",
+            f"c{self.cluster[0]}x{self.cluster[1]}" + (f"x{self.cluster_k}" if self.cluster_k > 1 else ""),
             f"s{stages}",
             *(["splitk"] if self.split_k else []),
             *(["elements"] if self.operand_copies == "elements" else []),

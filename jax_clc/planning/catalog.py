@@ -40,6 +40,8 @@ class Kernel:
     d_major: str
     cta_tile: tuple[int, int, int]
     cluster: tuple[int, int]
+    cluster_k: int
+    """CTAs of a cluster that compute one tile, a part of k each."""
     two_sm_mma: bool
     pingpong: bool
     stages: int
@@ -68,13 +70,13 @@ class Kernel:
         """What kernels that differ in their schedule alone have in common; load stages make room for its records."""
         return (
             self.family, self.a_dtype, self.b_dtype, self.accumulator_dtype, self.out_dtype, self.a_major, self.b_major,
-            self.d_major, self.cta_tile, self.cluster, self.two_sm_mma, self.pingpong, self.epilogue, self.split_k,
+            self.d_major, self.cta_tile, self.cluster, self.cluster_k, self.two_sm_mma, self.pingpong, self.epilogue, self.split_k,
             self.tensor_map_operands,
         )  # fmt: skip
 
     @property
     def cluster_size(self) -> int:
-        return self.cluster[0] * self.cluster[1]
+        return self.cluster[0] * self.cluster[1] * self.cluster_k
 
     @property
     def cluster_tile(self) -> tuple[int, int]:
@@ -105,6 +107,7 @@ class Kernel:
             d_major=majors["d"],
             cta_tile=(tile_m, tile_n, tile_k),
             cluster=(cluster_m, cluster_n),
+            cluster_k=entry.get("cluster_k", 1),
             two_sm_mma=entry["two_sm_mma"],
             pingpong=entry["pingpong"],
             stages=entry["stages"],
