@@ -17,11 +17,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
-from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
+from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_ptr
 from cutlass.utils import LayoutEnum, SmemAllocator
 from cutlass.utils import blackwell_helpers as sm100
 
-from kernels import barriers, parameters
+from kernels import barriers, parameters, tile_trace
 from kernels.tile_scheduler import WorkGrid, cluster_rank
 from kernels.tile_scheduler_sm100 import make_scheduler
 from kernels.variant import Variant
@@ -78,6 +78,8 @@ class Kernel:
             "tensor_memory_columns": self.tensor_memory_columns,
             "record_stages": record_stages if variant.schedule == "clc" else 0,
         }
+        if variant.traced:
+            self.facts["scratch"] = tile_trace.SCRATCH_FACTS
 
     def check(self) -> None:
         """Raises ValueError for a variant that this kernel cannot be."""
@@ -103,6 +105,7 @@ class Kernel:
             operand(self.a_dtype, 1 if self.a_major == OperandMajorMode.K else 0),
             operand(self.b_dtype, 1 if self.b_major == OperandMajorMode.K else 0),
             operand(self.d_dtype, 1),
+            make_ptr(cutlass.Uint8, 16, cute.AddressSpace.gmem, assumed_align=16),
             Int32(1),
             Int32(0),
             make_fake_stream(),
@@ -153,7 +156,10 @@ class Kernel:
         return Storage
 
     @cute.jit
-    def entry(self, a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, raster_group: Int32, raster_along: Int32, stream):
+    def entry(
+        self, a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, scratch: cute.Pointer, raster_group: Int32,
+        raster_along: Int32, stream,
+    ):  # fmt: skip
         """Makes the tensor maps and launches: traced to compile the kernel, never run.
 
         Args:
@@ -177,27 +183,22 @@ class Kernel:
                 d, cute.select(self.output_layout(warp_rows, 1), mode=[0, 1]), (warp_rows, self.subtile[1]),
             ),
         }  # fmt: skip
-        sizes = (Int32(a.shape[0]), Int32(b.shape[0]), Int32(a.shape[1]), Int32(a.shape[2]))
-        arguments = (infos["a"].atom, infos["b"].atom, infos["d"].atom, *sizes, raster_group, raster_along)
+        arguments = {f"tensor_map_{operand}": info.atom for operand, info in infos.items()}
+        if cutlass.const_expr(self.variant.traced):
+            arguments["scratch"] = scratch
+        arguments |= {"m": Int32(a.shape[0]), "n": Int32(b.shape[0]), "k": Int32(a.shape[1]), "l": Int32(a.shape[2])}
+        arguments |= {"raster_group": raster_group, "raster_along": raster_along}
         sharers = {"a": self.cluster[1], "b": self.cluster[0] // self.pair}
         self.parameters = parameters.describe_parameters(self.kernel, arguments, infos, sharers)
-        self.kernel(*arguments).launch(
+        self.kernel(arguments).launch(
             grid=(1, 1, 1), block=(THREADS, 1, 1), cluster=(self.cluster_size, 1, 1), stream=stream
         )
 
     @cute.kernel
-    def kernel(
-        self,
-        tensor_map_a: cute.CopyAtom,
-        tensor_map_b: cute.CopyAtom,
-        tensor_map_d: cute.CopyAtom,
-        m: Int32,
-        n: Int32,
-        k: Int32,
-        l: Int32,  # noqa: E741 - the manifest's name for the number of matrices
-        raster_group: Int32,
-        raster_along: Int32,
-    ):
+    def kernel(self, arguments: dict):
+        tensor_map_a, tensor_map_b, tensor_map_d = (arguments[f"tensor_map_{operand}"] for operand in "abd")
+        m, n, k, l = (arguments[name] for name in "mnkl")  # noqa: E741 - the manifest's name for the number of matrices
+        raster_group, raster_along = arguments["raster_group"], arguments["raster_along"]
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == LOAD_WARP:
             cpasync.prefetch_descriptor(tensor_map_a)
@@ -217,6 +218,10 @@ class Kernel:
                 storage.throttle.data_ptr(),
             ),
         )
+        if cutlass.const_expr(self.variant.traced):
+            scheduler = tile_trace.TracedScheduler(
+                scheduler, arguments["scratch"], LOAD_WARP, SCHEDULER_WARP, (0, EPILOGUE_WARPS)
+            )
         self.initialize_barriers(warp, storage, scheduler)
 
         k_blocks = cute.ceil_div(k, K_BLOCK)
@@ -278,6 +283,7 @@ class Kernel:
     @cute.jit
     def schedule(self, scheduler):
         """The scheduler warp: ask, read that record, ask again. Only the cluster's first CTA has one at work."""
+        scheduler = scheduler.clone()
         if cluster_rank(self.cluster) == 0:
             work = scheduler.initial_work()
             while work.is_valid:
@@ -287,6 +293,7 @@ class Kernel:
     @cute.jit
     def load(self, storage, scheduler, tensor_map_a, tensor_map_b, sizes, k_blocks):
         """The load warp: fills operand stages with TMA copies, each multicast to the CTAs that share it."""
+        scheduler = scheduler.clone()
         m, n, k, batches = sizes
         tiled_mma = self.tiled_mma()
         cluster_layout = self.cluster_layout(tiled_mma)
@@ -361,6 +368,7 @@ class Kernel:
     @cute.jit
     def multiply(self, storage, scheduler, k_blocks):
         """The MMA warp: one thread issues, of a pair the leader's."""
+        scheduler = scheduler.clone()
         tiled_mma = self.tiled_mma()
         shape = cute.append(tiled_mma.partition_shape_C(self.mma_tile[:2]), ACCUMULATORS)
         accumulators = cute.make_tensor(
@@ -417,6 +425,7 @@ class Kernel:
 
         The ring and its count of outstanding stores go on from tile to tile.
         """
+        scheduler = scheduler.clone()
         m, n, _, batches = sizes
         lane = cute.arch.lane_idx()
         thread = warp * WARP + lane  # of the CTA's rows, this thread's

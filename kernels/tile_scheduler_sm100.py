@@ -15,28 +15,23 @@ from cutlass import Int32
 from cutlass.cutlass_dsl import dsl_user_op
 
 from kernels import barriers
+from kernels.device_values import DeviceValues
 from kernels.tile_scheduler import SCHEDULERS, WorkGrid, WorkTile, launched_cluster, leave_cluster_together
 from kernels.work_pipeline import WorkPipeline
 
 REFUSED = -1
 
 
-class ClcScheduler:
+class ClcScheduler(DeviceValues):
     """Claims tiles from the hardware's queue of clusters not yet launched. `advance_to_next_work` is the only place
     that asks, called by the scheduler warp of the first CTA alone, and only after the record before has been read: so
     at most one request is in flight, none after a refusal has been seen, and none at exit."""
 
+    FIELDS = ("grid", "pipeline")
+
     def __init__(self, grid: WorkGrid, pipeline: WorkPipeline):
         self.grid = grid
         self.pipeline = pipeline
-
-    def __extract_mlir_values__(self):
-        return [*self.grid.__extract_mlir_values__(), *self.pipeline.__extract_mlir_values__()]
-
-    def __new_from_mlir_values__(self, values):
-        split = len(self.grid.__extract_mlir_values__())
-        grid = self.grid.__new_from_mlir_values__(values[:split])
-        return ClcScheduler(grid, self.pipeline.__new_from_mlir_values__(values[split:]))
 
     def initialize_barriers(self) -> None:
         self.pipeline.initialize_barriers()

@@ -41,6 +41,7 @@ class TracedScheduler(DeviceValues):
         zero = Int32(0)
         self.work = WorkTile(zero, zero, zero, zero, Boolean(False))
         self.asked = Int64(0)
+        self.asks = hasattr(scheduler, "pipeline")  # tiles are claimed at run time, by records
         self.load_warp, self.scheduler_warp, self.storing_warps = load_warp, scheduler_warp, storing_warps
 
     @property
@@ -80,9 +81,10 @@ class TracedScheduler(DeviceValues):
         loads = self.writes((warp == self.load_warp) & work.is_valid)
         write_place(row + PLACE, launched_cluster(self.grid.cluster), loads)
         write_value(row + START, now(), loads)
-        asks = self.writes((warp == self.scheduler_warp) & work.is_valid & (self.asked != 0))
-        write_value(row + ASKED, self.asked, asks)
-        write_value(row + ANSWERED, now(), asks)
+        if self.asks:
+            asks = self.writes((warp == self.scheduler_warp) & work.is_valid & (self.asked != 0))
+            write_value(row + ASKED, self.asked, asks)
+            write_value(row + ANSWERED, now(), asks)
         self.work = work
         return work
 
