@@ -3,5 +3,6 @@
 from kernels.variant import Variant
 from kernels.variants_sm90 import HOPPER
 from kernels.variants_sm100 import BLACKWELL
+from kernels.variants_traced import TRACED
 
-VARIANTS: list[Variant] = [*HOPPER, *BLACKWELL]
+VARIANTS: list[Variant] = [*HOPPER, *BLACKWELL, *TRACED]

@@ -30,9 +30,9 @@ def variant(dtypes, majors, cta_n, cluster, schedule, **facts) -> Variant:
     return Variant("sm_100f", dtypes, majors, (128, cta_n, 64), cluster, schedule, **facts)
 
 
-def pair(dtypes, majors, cta_n, schedule="clc", cluster=(2, 1), traced=False) -> Variant:
+def pair(dtypes, majors, cta_n, schedule="clc", cluster=(2, 1)) -> Variant:
     """A two-SM MMA: the pair covers 256 x `cta_n`."""
-    return variant(dtypes, majors, cta_n, cluster, schedule, two_sm_mma=True, traced=traced)
+    return variant(dtypes, majors, cta_n, cluster, schedule, two_sm_mma=True)
 
 
 def single(dtypes, majors, cta_n, schedule="clc", cluster=(1, 1)) -> Variant:
@@ -93,10 +93,6 @@ FAMILIES = (
             pair(F16_TO_F32, "kkn", 256),
             single(F16_TO_F32, "kkn", 128),
         ),
-    ),
-    Family(
-        "Tile traces of the large tile under each schedule (kernels/tile_trace.py): for pictures, not for products.",
-        tuple(pair(BF16, "knn", 256, schedule, traced=True) for schedule in SCHEDULES),
     ),
 )
 
