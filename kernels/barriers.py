@@ -138,6 +138,9 @@ def fence_reads_before_async_writes_acquire(*, loc=None, ip=None):
     assemble("fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;", [], loc=loc, ip=ip)
 
 
+WAIT_FOR_TENSOR_LOAD = "tcgen05.wait::ld.sync.aligned;"
+
+
 @dsl_user_op
 def load_tensor_memory_row(address: Int32, columns: int, *, loc=None, ip=None) -> list[Float32]:
     """By a whole warp: `columns` consecutive columns of each lane's own row of tensor memory, waited for.
@@ -150,9 +153,7 @@ def load_tensor_memory_row(address: Int32, columns: int, *, loc=None, ip=None) -
       columns: a power of two, 128 at most.
     """
     registers = ", ".join(f"${i}" for i in range(columns))
-    text = (
-        f"tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {{{registers}}}, [${columns}];\ntcgen05.wait::ld.sync.aligned;"
-    )
+    text = f"tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {{{registers}}}, [${columns}];\n{WAIT_FOR_TENSOR_LOAD}"
     bits = Int32.mlir_type
     row = llvm.inline_asm(
         llvm.StructType.get_literal([bits] * columns),
