@@ -22,6 +22,7 @@ STEPS: dict[str, tuple[list[str], int]] = {
                "--schedule", "static", "--schedule", "dynamic", "--out", "{out}/quick.json"], 120),
     "launch": ([PYTHON, "-m", "benchmarks.launch", "--out", "{out}/launch.json"], 200),
     "interference": ([PYTHON, "-m", "benchmarks.interference", "--out", "{out}/interference.json"], 200),
+    "endurance": ([PYTHON, "-m", "benchmarks.endurance", "--out", "{out}/endurance.json"], 240),
     "sweep": ([PYTHON, "-m", "benchmarks.sweep", "--budget-s", "480", "--out", "{out}/sweep.json"], 560),
     **{
         name: ([PYTHON, "-m", "benchmarks.run", "--set", name, "--budget-s", str(limit - 40),
