@@ -1,0 +1,251 @@
+"""Mutants: a kernel's PTX changed at one place, to see whether the emulated device notices.
+
+    python -m jax_clc.emulator.mutants KERNEL [--seeds 30] [--out docs/mutants]
+
+Each mutant is one fault of synchronisation: a wait, arrive, fence, commit or barrier deleted, expected bytes halved, a
+parity flipped, a scope dropped to `.cta`. It is caught when a run ends in an error, a deadlock or a wrong result.
+Initialisation (mbarrier.init and its fence) is not mutated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from jax_clc.emulator.errors import Deadlock, EmulatorError
+from jax_clc.emulator.kernel_run import Problem, exact_operands, read_ptx, reference, run_kernel
+from jax_clc.emulator.options import Hostility
+
+CUBINS = Path(__file__).parents[1] / "cubins"
+HOSTILITY = Hostility(idle_instructions=200_000)
+"""A mutant that polls for ever is given up sooner than a kernel would be."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change. `changes`: (line counted from 1, its new text); `line` and `original` name the place in reports."""
+
+    kind: str
+    line: int
+    original: str
+    changes: tuple[tuple[int, str], ...]
+
+    def apply(self, ptx: str) -> str:
+        """The mutant's text; line numbers stay those of the original."""
+        lines = ptx.splitlines()
+        for line, text in self.changes:
+            lines[line - 1] = text
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant: `outcome` is an error's name, `wrong result` or `survived`; `seed` the one that told."""
+
+    mutant: Mutant
+    outcome: str
+    seed: int
+    message: str = ""
+    reason: str = ""
+
+    @property
+    def caught(self) -> bool:
+        return self.outcome != "survived"
+
+
+# Kinds of lines. A guard (`@%p1`) before the instruction stays where the instruction does.
+_GUARD = r"^(?P<guard>\s*(?:@!?%?\w+\s+)?)"
+_WAIT_BARRIER = re.compile(_GUARD + r"mbarrier\.(?:try|test)_wait\S*\s+(?P<done>[%\w|]+),\s*(?P<rest>.*)$")
+_PARITY = re.compile(
+    _GUARD + r"(?P<op>mbarrier\.(?:try|test)_wait\.parity\S*\s+[%\w|]+,\s*\[[^\]]*\],\s*)"
+    r"(?P<parity>[%\w]+)(?P<rest>.*)$"
+)
+_EXPECT = re.compile(_GUARD + r"(?P<op>mbarrier\.(?:arrive\.)?expect_tx\S*\s+.*,\s*)(?P<count>[%\w]+)\s*;\s*$")
+_DELETIONS: dict[str, re.Pattern[str]] = {
+    "wait": re.compile(
+        _GUARD + r"(?:wgmma\.wait_group|cp\.async\.bulk\.wait_group|cp\.async\.wait_(?:group|all)|tcgen05\.wait::\w+)\b"
+    ),
+    "arrive": re.compile(_GUARD + r"mbarrier\.(?:arrive|arrive_drop|expect_tx)\b"),
+    "fence": re.compile(_GUARD + r"(?:fence\.(?!mbarrier_init)|wgmma\.fence|tcgen05\.fence)"),
+    "commit": re.compile(
+        _GUARD + r"(?:wgmma\.commit_group|cp\.async\.bulk\.commit_group|cp\.async\.commit_group|tcgen05\.commit)\b"
+    ),
+    "barrier": re.compile(_GUARD + r"(?:bar\.(?!warp)|barrier\.(?!cluster\.wait))"),
+}
+_CLUSTER_ARRIVE = re.compile(r"barrier\.cluster\.arrive")
+_CLUSTER_WAIT = re.compile(r"barrier\.cluster\.wait")
+_SCOPED = re.compile(_GUARD + r"(?:mbarrier\.(?:arrive|try_wait|test_wait)|fence\.(?!mbarrier_init|proxy\.async\.))")
+KINDS = ("wait", "arrive", "fence", "commit", "barrier", "expect", "parity", "scope")
+
+
+def mutants(ptx: str) -> Iterator[Mutant]:
+    """All single changes of a module's text, in its order."""
+    lines = ptx.splitlines()
+    for number, line in enumerate(lines, 1):
+        code = line.split("//")[0]
+
+        def change(kind: str, changed: str, number: int = number, line: str = line) -> Mutant:
+            return Mutant(kind, number, line.strip(), ((number, changed),))
+
+        found = _WAIT_BARRIER.match(code)
+        if found:
+            yield change("wait", f"{found['guard']}setp.eq.b32 {found['done']}, 0, 0;")
+        for kind, pattern in _DELETIONS.items():
+            if pattern.match(code):
+                if kind == "barrier" and _CLUSTER_ARRIVE.search(code):
+                    continue
+                yield change(kind, "")
+        found = _EXPECT.match(code)
+        if found:
+            half = f"{{ .reg .b32 halved; shr.u32 halved, {found['count']}, 1; {found['guard']}{found['op']}halved; }}"
+            yield change("expect", half)
+        found = _PARITY.match(code)
+        if found:
+            flip = f".reg .b32 flipped; xor.b32 flipped, {found['parity']}, 1;"
+            yield change("parity", f"{{ {flip} {found['guard']}{found['op']}flipped{found['rest']} }}")
+        if _SCOPED.match(code) and re.search(r"\.(?:relaxed|acquire|release|acq_rel|sc)\.(?:cluster|gpu)\b", code):
+            dropped = re.sub(r"(\.(?:relaxed|acquire|release|acq_rel|sc))\.(?:cluster|gpu)\b", r"\1.cta", code)
+            yield change("scope", dropped)
+    yield from _cluster_barriers(lines)
+
+
+def _cluster_barriers(lines: list[str]) -> Iterator[Mutant]:
+    """Arrive and wait of the cluster barrier go together: where they are neighbours, both are deleted."""
+    for number, line in enumerate(lines, 1):
+        if not _CLUSTER_ARRIVE.search(line):
+            continue
+        near = range(number, min(number + 4, len(lines)))
+        following = next((i for i in near if _CLUSTER_WAIT.search(lines[i])), None)
+        if following is not None:
+            both = f"{line.strip()} {lines[following].strip()}"
+            yield Mutant("barrier", number, both, ((number, ""), (following + 1, "")))
+
+
+def judge(entry: dict, ptx: str, mutant: Mutant, problem: Problem, seeds: int, sm_count: int) -> Verdict:
+    """Runs a mutant under one seed after the other until something notices it."""
+    text = mutant.apply(ptx)
+    for seed in range(seeds):
+        a, b = exact_operands(entry, problem, seed)
+        try:
+            result = run_kernel(entry, text, problem, a, b, sm_count=sm_count, seed=seed, hostility=HOSTILITY)
+        except Deadlock as error:
+            return Verdict(mutant, "Deadlock", seed, str(error).splitlines()[0])
+        except EmulatorError as error:
+            return Verdict(mutant, type(error).__name__, seed, str(error)[:300])
+        if not np.array_equal(result.d.astype(np.float64), reference(entry, a, b).astype(np.float64)):
+            return Verdict(mutant, "wrong result", seed)
+    return Verdict(mutant, "survived", seeds)
+
+
+def problem_for(entry: dict) -> tuple[Problem, int]:
+    """A problem with tails, several tiles for each worker and more K blocks than stages; and the number of SMs."""
+    tile_m = entry["cta_tile"][0] * entry["cluster"][0]
+    tile_n = entry["cta_tile"][1] * entry["cluster"][1]
+    k = entry["cta_tile"][2] * (entry["stages"] + 1) - 24
+    size = entry["cluster"][0] * entry["cluster"][1]
+    return Problem(m=2 * tile_m - 24, n=2 * tile_n - 40, k=k, l=1), size
+
+
+def _judge_packed(task: tuple) -> Verdict:
+    return judge(*task)
+
+
+def run(name: str, seeds: int, processes: int, kinds: tuple[str, ...] = KINDS, cubins: Path = CUBINS) -> list[Verdict]:
+    """All mutants of one kernel of the manifest."""
+    manifest = json.loads((cubins / "manifest.json").read_text())
+    entry = next((e for e in manifest["kernels"] if e["name"] == name), None)
+    if entry is None:
+        raise SystemExit(f"no kernel {name} in {cubins / 'manifest.json'}")
+    ptx = read_ptx(entry, cubins)
+    problem, sm_count = problem_for(entry)
+    clean = judge(entry, ptx, Mutant("none", 0, "", ()), problem, 3, sm_count)
+    if clean.caught:
+        raise SystemExit(f"the kernel itself fails: {clean.outcome} {clean.message}")
+    tasks = [(entry, ptx, m, problem, seeds, sm_count) for m in mutants(ptx) if m.kind in kinds]
+    verdicts = []
+    with ProcessPoolExecutor(processes) as pool:
+        for number, verdict in enumerate(pool.map(_judge_packed, tasks), 1):
+            verdicts.append(verdict)
+            print(
+                f"\r{number}/{len(tasks)} {sum(v.caught for v in verdicts)} caught", end="", file=sys.stderr, flush=True
+            )
+    print(file=sys.stderr)
+    return verdicts
+
+
+# Reports
+
+
+def explain(name: str, verdicts: list[Verdict], reasons: list[dict]) -> list[Verdict]:
+    """Adds the reason why a surviving mutant is equivalent, from the reasons written down."""
+    out = []
+    for verdict in verdicts:
+        if not verdict.caught:
+            for reason in reasons:
+                where = re.search(reason["kernel"], name) and reason["kind"] == verdict.mutant.kind
+                if where and re.search(reason["text"], verdict.mutant.original) and (
+                    verdict.mutant.line in reason.get("lines", [verdict.mutant.line])
+                ):
+                    verdict = replace(verdict, reason=reason["reason"])
+                    break
+        out.append(verdict)
+    return out
+
+
+def table(name: str, verdicts: list[Verdict], seeds: int) -> str:
+    """The report of one kernel as Markdown."""
+    lines = [f"## {name}", "", f"At most {seeds} seeds for each mutant.", ""]
+    lines += ["| class | mutants | error | deadlock | wrong result | survived | caught |", "|---" * 7 + "|"]
+    for kind in KINDS:
+        mine = [v for v in verdicts if v.mutant.kind == kind]
+        if not mine:
+            continue
+        deadlocks = sum(v.outcome == "Deadlock" for v in mine)
+        wrong = sum(v.outcome == "wrong result" for v in mine)
+        survived = sum(not v.caught for v in mine)
+        errors = len(mine) - deadlocks - wrong - survived
+        share = 100 * (len(mine) - survived) / len(mine)
+        lines.append(f"| {kind} | {len(mine)} | {errors} | {deadlocks} | {wrong} | {survived} | {share:.0f}% |")
+    survivors = [v for v in verdicts if not v.caught]
+    if survivors:
+        lines += ["", "Survivors:", ""]
+        lines += [
+            f"- {v.mutant.kind}, PTX line {v.mutant.line}: `{v.mutant.original}`: {v.reason or '**not explained**'}"
+            for v in survivors
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernel", help="name in the manifest")
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--cubins", type=Path, default=CUBINS, help="folder of the manifest")
+    parser.add_argument("--out", type=Path, help="folder for NAME.json and NAME.md; reasons.json there explains survivors")
+    options = parser.parse_args()
+    verdicts = run(options.kernel, options.seeds, options.processes, tuple(options.kinds), options.cubins)
+    reasons = []
+    if options.out and (options.out / "reasons.json").exists():
+        reasons = json.loads((options.out / "reasons.json").read_text())
+    verdicts = explain(options.kernel, verdicts, reasons)
+    text = table(options.kernel, verdicts, options.seeds)
+    print(text)
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / f"{options.kernel}.md").write_text(text)
+        data = {"kernel": options.kernel, "seeds": options.seeds, "verdicts": [asdict(v) for v in verdicts]}
+        (options.out / f"{options.kernel}.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
