@@ -15,7 +15,7 @@ from jax_clc.planning import catalog
 from .axioms import STRICT, Axioms
 from .cta import Grid
 from .errors import EmulatorError
-from .kernel_run import dtype_of, read_ptx
+from .kernel_run import dtype_of, read_ptx, region_of_d
 from .machine import Machine
 from .options import Hostility
 from .run import LaunchError, RunReport, check_parameters, load_program, new_referee, triple
@@ -88,8 +88,7 @@ class EmulatedDevice:
             allocation = machine.memory.add(address, data, operand)
             if operand == "d":
                 data.fill(0xFF)
-                allocation.element_bytes = dtype_of(entry["dtypes"]["d"]).itemsize
-                allocation.writes = np.zeros(size, np.uint8)
+                allocation.audit(region_of_d(entry, bytes(params), size), dtype_of(entry["dtypes"]["d"]).itemsize)
         launch = self._grid(kernel_name, grid, block, cluster, dynamic_smem_bytes, bytes(params))
         try:
             machine.run_grid(

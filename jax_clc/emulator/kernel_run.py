@@ -105,11 +105,34 @@ class Operand:
             swizzle=SWIZZLES[parameter["swizzle"]], fill=0 if parameter["fill"] == "zeros" else 1,
         )  # fmt: skip
 
-    def audit(self) -> np.ndarray:
-        """Store counts per byte with the padding counted as stored."""
-        counts = np.zeros(self.storage.shape + (self.dtype.itemsize,), np.uint8)
-        counts[:, :, self.inner :] = 1
-        return counts.reshape(-1)
+
+def region_of_d(entry: Mapping, params: bytes, size: int) -> np.ndarray:
+    """bool per byte of D's buffer: which belong to elements of D, read from the parameter block. Rows may be padded."""
+    item = dtype_of(entry["dtypes"]["d"]).itemsize
+    for parameter in entry["params"]:
+        if parameter["kind"] == "tensor_map" and parameter["operand"] == "d":
+            view = TensorMap.from_bytes(params[parameter["offset"] : parameter["offset"] + 128])
+            counts, strides = view.dims[1:], view.strides_bytes
+            row = view.dims[0] * item
+            break
+    else:
+        numbers = {}
+        for parameter in entry["params"]:
+            width = {"int32": 4, "int64": 8}.get(parameter["kind"])
+            for index, name in enumerate(parameter.get("values", ())):
+                place = parameter["offset"] + index * width
+                numbers[name] = int.from_bytes(params[place : place + width], "little", signed=True)
+        inner = entry["majors"]["d"]
+        counts = (numbers["m" if inner == "n" else "n"], numbers["l"])
+        strides = (numbers["d_outer"] * item, numbers["d_batch"] * item)
+        row = numbers[inner] * item
+    starts = np.zeros(1, np.int64)
+    for count, stride in zip(counts, strides, strict=True):
+        starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)
+    region = np.zeros(size, bool)
+    for start in starts.tolist():
+        region[start : start + row] = True
+    return region
 
 
 def cluster_tiles(entry: Mapping, problem: Problem) -> int:
@@ -159,13 +182,14 @@ def run_kernel(
         flat = operand.storage.reshape(-1).view(np.uint8)
         allocation = machine.memory.add(address, flat, operand.name)
         if operand.name == "d":
-            allocation.writes, allocation.element_bytes = operand.audit(), operand.dtype.itemsize
+            output = allocation
         address = -(-(address + flat.size + GUARD) // 256) * 256
     scratch = np.full(max(scratch_bytes(entry, problem), 1), 0xFF, np.uint8)
     scratch[: entry["scratch"]["zeroed_bytes"]] = 0
     machine.memory.add(address, scratch, "scratch")
     params = pack_parameters(entry, problem, operands, address)
     check_parameters(program.kernel, params)
+    output.audit(region_of_d(entry, params, len(output.data)), operands["d"].dtype.itemsize)
     tiles = cluster_tiles(entry, problem)
     size = cluster[0] * cluster[1] * cluster[2]
     clusters = tiles

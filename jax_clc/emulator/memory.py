@@ -26,11 +26,16 @@ class Allocation:
     name: str
     element_bytes: int = 1
     writes: np.ndarray | None = None
+    audited: np.ndarray | None = None  # bool per byte: what must be stored; None: all of it
     _views: dict = field(default_factory=dict)
 
     @property
     def end(self) -> int:
         return self.address + len(self.data)
+
+    def audit(self, audited: np.ndarray | None, element_bytes: int) -> None:
+        """Count stores from here on; each audited byte must be stored once."""
+        self.writes, self.audited, self.element_bytes = np.zeros(len(self.data), np.uint8), audited, element_bytes
 
     def view(self, size: int) -> tuple[np.ndarray, int]:
         """(array of unsigned `size`-byte words, address of its first word); words are naturally aligned."""
@@ -61,8 +66,9 @@ class GlobalMemory:
                 return other
             if other.end >= address + len(data):
                 return other
-        writes = np.zeros(len(data), np.uint8) if audited_element else None
-        allocation = Allocation(address, data, name, audited_element or 1, writes)
+        allocation = Allocation(address, data, name)
+        if audited_element:
+            allocation.audit(None, audited_element)
         self.allocations.insert(place, allocation)
         self._starts.insert(place, address)
         return allocation
@@ -109,6 +115,8 @@ class GlobalMemory:
         """Every element of an audited buffer has been stored once. Raises OutputNeverWritten, OutputWrittenTwice."""
         for allocation in self.allocations:
             if allocation.writes is not None:
+                if allocation.audited is not None:
+                    allocation.writes[~allocation.audited] = 1
                 check_coverage(allocation.name, allocation.writes, allocation.element_bytes)
 
 
