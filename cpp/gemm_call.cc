@@ -44,10 +44,10 @@ ffi::Error GemmCall::FindKernels(const std::vector<KernelRequest>& requests) {
     const KernelSpec& spec = choice.kernel->spec;
     auto stands_in = [&](const std::shared_ptr<Kernel>& other) {
       const KernelSpec& o = other->spec;
-      return o.elements && o.family == spec.family && o.dtypes == spec.dtypes && o.majors == spec.majors &&
+      return o.any_alignment && o.family == spec.family && o.dtypes == spec.dtypes && o.majors == spec.majors &&
              o.counter_bytes == 0 && (sm_limit_ == 0 || o.grid_of_workers);
     };
-    if (auto found = std::find_if(all.begin(), all.end(), stands_in); !spec.elements && found != all.end()) {
+    if (auto found = std::find_if(all.begin(), all.end(), stands_in); !spec.any_alignment && found != all.end()) {
       choice.any_alignment = *found;
     }
     choices_.push_back(std::move(choice));
@@ -166,18 +166,12 @@ ffi::Error GemmCall::Execute(const Device& device, const std::array<Buffer, 4>& 
   }
   for (const ParamSpec& param : kernel->spec.params) {
     if (param.kind != ParamSpec::kTensorMap) continue;
-    const OperandView& view = launch.operands[param.operand];
-    const std::string axes = kOperandAxes[param.operand];
-    const int64_t outer_size = launch.sizes.Of(axes[0] == view.major ? axes[1] : axes[0]);
-    if (TensorMapAligned(view, outer_size, launch.sizes.l)) continue;
+    const std::string obstacle = TensorMapObstacle(param.operand, launch.operands[param.operand], launch.sizes);
+    if (obstacle.empty()) continue;
     if (choice->any_alignment == nullptr) {
-      char address[32];
-      std::snprintf(address, sizeof address, "%p", view.data);
-      return Fail("operand " + std::string(kOperandNames[CallOperand(*choice, param.operand)]) + " at " + address +
-                      " with strides of " + std::to_string(view.batch_stride * view.element_bytes) + " and " +
-                      std::to_string(view.outer_stride * view.element_bytes) +
-                      " bytes is not aligned to 16 bytes, as the copy engine needs, and no kernel of these dtypes and "
-                      "majors ships that loads without it",
+      return Fail("the copy engine cannot move operand " +
+                      std::string(kOperandNames[CallOperand(*choice, param.operand)]) + ": " + obstacle +
+                      "; and no kernel of these dtypes and majors ships that does without",
                   kernel);
     }
     launch.kernel = choice->any_alignment.get();

@@ -76,7 +76,6 @@ constexpr Word<ParamSpec::Kind> kKinds[] = {
     {"int64", ParamSpec::kInt64},
 };
 constexpr Word<bool> kGrids[] = {{"workers", true}, {"tiles", false}};
-constexpr Word<bool> kOperandCopies[] = {{"elements", true}, {"tma", false}};
 
 void Require(bool condition, const std::string& what) {
   if (!condition) throw nb::value_error(what.c_str());
@@ -208,7 +207,6 @@ KernelSpec Parse(const nb::dict& entry, const std::string& image_path) {
   spec.grid_of_workers = Meaning(kGrids, Get<std::string>(launch, "grid"), "launch.grid");
   spec.dynamic_smem_bytes = Get<unsigned>(entry, "dynamic_smem_bytes");
   spec.split_k = Get<bool>(entry, "split_k");
-  spec.elements = Meaning(kOperandCopies, Get<std::string>(entry, "operand_copies"), "operand_copies");
 
   const auto scratch = Get<nb::dict>(entry, "scratch");
   spec.counter_bytes = Get<int64_t>(scratch, "counter_bytes");
@@ -224,6 +222,8 @@ KernelSpec Parse(const nb::dict& entry, const std::string& image_path) {
     spec.param_bytes = spec.params.back().offset + spec.params.back().size;
   }
   Require(!spec.params.empty(), "params must not be empty");
+  spec.any_alignment = std::none_of(spec.params.begin(), spec.params.end(),
+                                    [](const ParamSpec& param) { return param.kind == ParamSpec::kTensorMap; });
   return spec;
 }
 

@@ -73,8 +73,9 @@ struct KernelSpec {
   int cluster_size;        // CTAs
   std::array<unsigned, 3> block;
   unsigned dynamic_smem_bytes;
-  bool grid_of_workers;    // else one cluster per cluster tile
-  bool split_k, elements;  // elements: loads and stores without tensor maps, at any alignment
+  bool grid_of_workers;  // else one cluster per cluster tile
+  bool split_k;
+  bool any_alignment;  // it moves nothing by tensor maps
   int64_t counter_bytes, partial_bytes_per_element, zeroed_bytes;
   std::vector<ParamSpec> params;
   size_t param_bytes;

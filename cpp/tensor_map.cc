@@ -1,6 +1,8 @@
 // Fills cuTensorMapEncodeTiled's arguments axis by axis.
 #include "tensor_map.h"
 
+#include <cstdio>
+
 namespace jax_clc {
 namespace {
 
@@ -8,10 +10,31 @@ constexpr int64_t kTmaAlignment = 16;
 
 }  // namespace
 
-bool TensorMapAligned(const OperandView& view, int64_t outer_size, int64_t batch) {
-  auto aligned = [&](int64_t stride) { return (stride * view.element_bytes) % kTmaAlignment == 0; };
-  return reinterpret_cast<uintptr_t>(view.data) % kTmaAlignment == 0 &&
-         (outer_size == 1 || aligned(view.outer_stride)) && (batch == 1 || aligned(view.batch_stride));
+std::string TensorMapObstacle(Operand operand, const OperandView& view, const Sizes& sizes) {
+  const char* axes = kOperandAxes[operand];
+  const int64_t outer_size = sizes.Of(axes[0] == view.major ? axes[1] : axes[0]);
+  const int64_t outer_bytes = view.outer_stride * view.element_bytes;
+  const int64_t batch_bytes = view.batch_stride * view.element_bytes;
+  const auto address = reinterpret_cast<uintptr_t>(view.data);
+  if (address % kTmaAlignment != 0 || (outer_size > 1 && outer_bytes % kTmaAlignment != 0) ||
+      (sizes.l > 1 && batch_bytes % kTmaAlignment != 0)) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%p", view.data);
+    return std::string("its address ") + text + ", or its strides of " + std::to_string(batch_bytes) + " and " +
+           std::to_string(outer_bytes) + " bytes, are not multiples of 16 bytes";
+  }
+  // A store writes whole granules: behind the end of a row there must be room for the rest of the last one.
+  const int64_t row_bytes = sizes.Of(view.major) * view.element_bytes;
+  const int64_t granules_bytes = (row_bytes + kTmaAlignment - 1) / kTmaAlignment * kTmaAlignment;
+  if (operand != kD || granules_bytes == row_bytes) return "";
+  const auto end = static_cast<__int128>(sizes.l - 1) * batch_bytes +
+                   static_cast<__int128>(outer_size - 1) * outer_bytes + granules_bytes;
+  if ((outer_size > 1 && outer_bytes < granules_bytes) || (sizes.l > 1 && batch_bytes < granules_bytes) ||
+      end > view.bytes) {
+    return "its rows of " + std::to_string(row_bytes) +
+           " bytes are no multiple of 16 bytes, and nothing separates them";
+  }
+  return "";
 }
 
 bool EncodeTensorMap(const Driver& driver, const TensorMapSpec& spec, const OperandView& view, const Sizes& sizes,

@@ -19,8 +19,8 @@ struct OperandView {
   int64_t batch_stride = 0;
 };
 
-// Whether the copy engine can address the operand: base and strides are multiples of 16 bytes, where they matter.
-bool TensorMapAligned(const OperandView& view, int64_t outer_size, int64_t batch);
+// Why the copy engine cannot move the operand as it lies; empty if it can.
+std::string TensorMapObstacle(Operand operand, const OperandView& view, const Sizes& sizes);
 
 // Encodes the map into `map`. On failure returns false and says why in `*error`.
 bool EncodeTensorMap(const Driver& driver, const TensorMapSpec& spec, const OperandView& view, const Sizes& sizes,

@@ -178,9 +178,24 @@ def test_unaligned_base_is_an_error_where_no_fitting_kernel_loads_elements(nativ
     call.addresses["b"] += 2
     with pytest.raises(HandlerError) as error:
         call.run_on_cpu(native)
-    for part in ("operand b", hex(call.addresses["b"]), "not aligned to 16 bytes", "A[1,128,64]", "kernel fake"):
+    for part in ("operand b", hex(call.addresses["b"]), "not multiples of 16 bytes", "A[1,128,64]", "kernel fake"):
         assert part in str(error.value)
     assert device.of("launch") == []
+
+
+@pytest.mark.parametrize("m,n,d_columns,kernel", [
+    (1, 264, 264, "fake"),
+    (1, 257, 257, "elementwise"),  # the store's last granule would leave the buffer
+    (1, 257, 264, "fake"),
+    (5, 257, 264, "fake"),  # rows in a padded buffer: the rest of a granule falls into the padding
+])  # fmt: skip
+def test_store_of_whole_granules_never_leaves_the_rows_of_the_result(native, device, ship, m, n, d_columns, kernel):
+    ship(fake_entry("fake"))
+    ship(fake_entry("elementwise", elements=True))
+    call = Gemm(m=m, n=n, k=64, d_strides=[m * d_columns, d_columns])
+    call.shapes["d"] = (m, d_columns)
+    call.run_on_cpu(native)
+    assert device.launched["kernel"] == kernel
 
 
 def test_unaligned_base_under_an_sm_limit_needs_a_kernel_of_workers(native, device, ship):
