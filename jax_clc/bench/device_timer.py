@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
+from jax_clc.bench.sm_holder import KERNEL_NAME
+
 KIND_MEMCPY, KIND_MEMSET, KIND_KERNEL = 1, 2, 10
 KIND_NAMES = {KIND_MEMCPY: "memcpy", KIND_MEMSET: "memset", KIND_KERNEL: "kernel"}
 BUFFER_BYTES = 8 << 20
@@ -95,7 +97,7 @@ class CuptiTimer:
 
     name = "cupti"
 
-    def __init__(self, ignore: tuple[str, ...] = ()) -> None:
+    def __init__(self, ignore: tuple[str, ...] = (KERNEL_NAME,)) -> None:
         """`ignore`: kernels whose name contains one of these texts are not counted (other work on the device)."""
         self._ignore = ignore
         self._library = _load_cupti()
@@ -233,7 +235,7 @@ def _load_cupti() -> ctypes.CDLL:
 _TIMERS: dict[str, Timer] = {}
 
 
-def timer(kind: str = "auto", ignore: tuple[str, ...] = ()) -> Timer:
+def timer(kind: str = "auto") -> Timer:
     """The process's timer: `cupti`, `wall`, or `auto` (CUPTI where JAX's default device is a CUDA one)."""
     if kind == "auto":
         import jax
@@ -242,5 +244,5 @@ def timer(kind: str = "auto", ignore: tuple[str, ...] = ()) -> Timer:
     if kind not in _TIMERS:
         if kind not in ("cupti", "wall"):
             raise ValueError(f"unknown timer {kind!r}; choose from auto, cupti, wall")
-        _TIMERS[kind] = CuptiTimer(ignore) if kind == "cupti" else WallTimer()
+        _TIMERS[kind] = CuptiTimer() if kind == "cupti" else WallTimer()
     return _TIMERS[kind]

@@ -54,12 +54,11 @@ class Contact:
         from jax_clc import native
         from jax_clc.bench.device_timer import timer
         from jax_clc.bench.environment import running_family
-        from jax_clc.bench.sm_holder import KERNEL_NAME
 
         family = running_family()
         assert family is not None
         known = cls.of_family(family, quick)
-        return dataclasses.replace(known, sm_count=native.devices()[0].sm_count, clock=timer(ignore=(KERNEL_NAME,)))
+        return dataclasses.replace(known, sm_count=native.devices()[0].sm_count, clock=timer())
 
     @property
     def exact_shapes(self) -> Sequence[tuple[int, int, int, int, str]]:

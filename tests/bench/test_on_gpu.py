@@ -8,9 +8,8 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def cupti():
     from jax_clc.bench.device_timer import timer
-    from jax_clc.bench.sm_holder import KERNEL_NAME
 
-    return timer("cupti", ignore=(KERNEL_NAME,))
+    return timer("cupti")
 
 
 @pytest.fixture(scope="module")
