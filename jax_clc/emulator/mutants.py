@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--cubins", type=Path, default=CUBINS, help="folder of the manifest")
-    parser.add_argument("--out", type=Path, help="folder for NAME.json and NAME.md; reasons.json there explains survivors")
+    parser.add_argument("--out", type=Path, help="folder for the report; its reasons.json explains survivors")
     options = parser.parse_args()
     verdicts = run(options.kernel, options.seeds, options.processes, tuple(options.kinds), options.cubins)
     reasons = []

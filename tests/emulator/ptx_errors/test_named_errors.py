@@ -42,11 +42,11 @@ def exchange(text: str, seed: int) -> None:
     np.testing.assert_array_equal(out, 3 * (63 - (np.arange(64) ^ 1)))
 
 
-def pipeline(text: str, seed: int) -> None:
+def pipeline(text: str, seed: int, hostility: Hostility | None = None) -> None:
     tiles = 7
     values = np.random.default_rng(seed).integers(0, 1000, 32 * (tiles + 1)).astype(np.int32)
     out = np.zeros(32 * tiles, np.int32)
-    run_ptx(text, grid=1, block=64, args=[values, Buffer(out, output=True), tiles], seed=seed)
+    run_ptx(text, grid=1, block=64, args=[values, Buffer(out, output=True), tiles], seed=seed, hostility=hostility)
     np.testing.assert_array_equal(out, values[: 32 * tiles] + 1)
 
 
@@ -86,10 +86,10 @@ def tensor(text: str, seed: int) -> None:
     np.testing.assert_array_equal(d, 2 * a.astype(np.float32) @ b.astype(np.float32).T)
 
 
-def claims(text: str, seed: int, cluster: int = 1) -> None:
+def claims(text: str, seed: int, cluster: int = 1, refusals: float = 0.2) -> None:
     ctas = 12
     out = np.zeros(32 * ctas, np.int32)
-    hostility = Hostility(clc_refusals=0.2, sm_changes=4, sm_change_interval=(10, 100))
+    hostility = Hostility(clc_refusals=refusals, sm_changes=4, sm_change_interval=(10, 100))
     run_ptx(
         text, grid=ctas, block=32, cluster=cluster, args=[Buffer(out, output=True)], arch="sm_100a", sm_count=4,
         seed=seed, hostility=hostility,
