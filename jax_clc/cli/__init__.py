@@ -13,6 +13,7 @@ COMMANDS = {
     "plan": ("jax_clc.cli.plan", "which kernel serves a product, and why"),
     "bench": ("jax_clc.cli.bench", "check, then time against jnp.dot"),
     "tune": ("jax_clc.cli.tune", "measure your shapes, write a table for JAX_CLC_TUNED"),
+    "verify": ("jax_clc.cli.verify", "run the kernels' PTX on the emulated device, under hostile conditions"),
     "timeline": ("jax_clc.cli.timeline", "draw who computed which tile when"),
     "first-contact": ("jax_clc.cli.first_contact", "all checks and measurements on a new GPU, as one JSON"),
 }

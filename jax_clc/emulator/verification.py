@@ -1,0 +1,135 @@
+"""What `jax-clc verify` runs: which kernels at which shapes and seeds, and one case of it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import EmulatorError
+from .kernel_run import Problem, exact_operands, read_ptx, reference, run_kernel
+from .options import Hostility
+
+REPRESENTATIVES = 8
+REPRESENTATIVE_FACTS = ("schedule", "cluster", "two_sm_mma", "pingpong", "split_k", "operand_copies", "output_copies")
+SM_COUNT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run: everything that decides it."""
+
+    kernel: str
+    problem: Problem
+    seed: int
+    sm_count: int = SM_COUNT
+
+    @property
+    def shape(self) -> str:
+        """The problem as `--shape` takes it."""
+        p = self.problem
+        return f"{p.m}x{p.n}x{p.k}x{p.l}" + (f"x{p.split_k}" if p.split_k > 1 else "")
+
+    @property
+    def command(self) -> str:
+        """The command that runs this case alone."""
+        return f"jax-clc verify --kernel {self.kernel} --shape {self.shape} --seed {self.seed} --sm-count {self.sm_count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a case ended. `fault` is None where the result was exact and no rule was broken."""
+
+    case: Case
+    fault: str | None
+    instructions: int
+    seconds: float
+
+
+def parse_shape(text: str) -> Problem:
+    """`m x n x k [x l [x split_k]]`, joined by `x` or commas. Raises ValueError."""
+    numbers = [int(v) for v in text.replace("x", ",").split(",")]
+    if not 3 <= len(numbers) <= 5 or min(numbers) < 1:
+        raise ValueError(f"shape {text!r}: m, n, k and if need be l and split_k are wanted, as in 520x392x136x2")
+    m, n, k, *rest = numbers
+    return Problem(m, n, k, l=rest[0] if rest else 1, split_k=rest[1] if len(rest) > 1 else 1)
+
+
+def shapes_of(entry: Mapping) -> list[Problem]:
+    """Shapes that a kernel must get right: less than one tile; tails in each axis with a batch; more tiles than workers with a
+    single K step; K longer than the load pipeline. In the kernel's own terms."""
+    tile_m, tile_n, tile_k = entry["cta_tile"]
+    tile_m, tile_n = tile_m * entry["cluster"][0], tile_n * entry["cluster"][1]
+    odd = entry.get("operand_copies") == "elements"
+    unit = 1 if odd else 8
+    split = 3 if entry.get("split_k") else 1
+    long_k = tile_k * (entry["stages"] + 2) * split + unit
+    return [
+        Problem(tile_m - 5 * unit, tile_n - 3 * unit, tile_k - unit, l=1, split_k=1),
+        Problem(tile_m + 3 * unit, tile_n + unit, 2 * tile_k + 3 * unit, l=2, split_k=split),
+        Problem(3 * tile_m - unit, 3 * tile_n - 7 * unit, tile_k, l=1, split_k=1),
+        Problem(tile_m, tile_n + unit, long_k, l=1, split_k=split),
+    ]
+
+
+def representatives(entries: Sequence[Mapping]) -> set[str]:
+    """At most 8 kernels of each family that together show every value of the facts in which kernels differ most."""
+    chosen: set[str] = set()
+    for family in sorted({e["family"] for e in entries}):
+        mine = [e for e in entries if e["family"] == family]
+        wanted = {(f, repr(e.get(f))) for e in mine for f in REPRESENTATIVE_FACTS}
+        for _ in range(REPRESENTATIVES):
+            if not wanted or not mine:
+                break
+            best = max(mine, key=lambda e: len(wanted & {(f, repr(e.get(f))) for f in REPRESENTATIVE_FACTS}))
+            chosen.add(best["name"])
+            mine = [e for e in mine if e is not best]
+            wanted -= {(f, repr(best.get(f))) for f in REPRESENTATIVE_FACTS}
+    return chosen
+
+
+def cases_of(
+    entries: Iterable[Mapping], *, seeds: int, representative_seeds: int, chosen: set[str], sm_count: int = SM_COUNT
+) -> list[Case]:
+    """All cases: seeds are dealt to the shapes in turn, every shape at least once."""
+    cases = []
+    for entry in entries:
+        shapes = shapes_of(entry)
+        count = max(representative_seeds if entry["name"] in chosen else seeds, len(shapes))
+        cases += [Case(entry["name"], shapes[seed % len(shapes)], seed, sm_count) for seed in range(count)]
+    return cases
+
+
+def hostility_of(seed: int) -> Hostility:
+    """The manner of a seed: seeds 0, 4, 8... as usual; others late copies, hurried ones, SMs that come and go with refusals."""
+    manner = seed % 4
+    if manner == 1:
+        return Hostility(copy_delay=(0, 400), mma_delay=(0, 5), turn=(1, 2), spurious_failures=0.2, clc_delay=(0, 300))
+    if manner == 2:
+        return Hostility(copy_delay=(0, 2), mma_delay=(0, 300), turn=(1, 60), clc_refusals=0.2, launch_delay=(0, 200))
+    if manner == 3:
+        return Hostility(clc_refusals=0.4, sm_changes=8, sm_change_interval=(10, 200), shuffle_launches=16)
+    return Hostility()
+
+
+def run_case(case: Case, entry: Mapping, folder: Path) -> Outcome:
+    """Run a case: integer inputs whose result is exact, every output element once, no rule broken."""
+    start = time.perf_counter()
+    draw = random.Random(case.seed)
+    p = case.problem
+    problem = Problem(p.m, p.n, p.k, p.l, draw.randint(1, 3), draw.randint(0, 1), p.split_k)
+    a, b = exact_operands(entry, problem, case.seed)
+    instructions, fault = 0, None
+    try:
+        run = run_kernel(
+            entry, read_ptx(entry, folder), problem, a, b, sm_count=case.sm_count, seed=case.seed, hostility=hostility_of(case.seed)
+        )
+        instructions = run.instructions
+        wrong = int((run.d != reference(entry, a, b)).sum())
+        if wrong:
+            fault = f"WrongResult: {wrong} of {run.d.size} elements differ from the exact product"
+    except EmulatorError as error:
+        fault = f"{type(error).__name__}: {error}"
+    return Outcome(case, fault, instructions, time.perf_counter() - start)
