@@ -93,10 +93,24 @@ def partitioned_over(module_context: Any) -> str | None:
     return None
 
 
-def register_lowering(primitive: Primitive, rule: Any, platform: str | None = None) -> None:
-    """Registers a rule that is given the program around it: cached rules see their operands as mere arguments."""
+def register_lowering(primitive: Primitive, rule: Any) -> None:
+    """Registers the one rule for all platforms, and not as cacheable.
+
+    A cached rule is lowered as a function of its own, where what made the operands is out of sight. One rule, because jax 0.10
+    fails to combine several that are not cacheable in a program for several platforms.
+    """
     flag = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
-    mlir.register_lowering(primitive, rule, platform=platform, **flag)
+    mlir.register_lowering(primitive, rule, **flag)
+
+
+def platforms(ctx: Any) -> tuple[str, ...]:
+    """The platforms that the program is lowered for; those of the branch, inside one of `lax.platform_dependent`."""
+    return tuple(ctx.module_context.platforms if ctx.platforms is None else ctx.platforms)
+
+
+def outside_any_mesh() -> Any:
+    """A context in which programs of one device are traced, whatever mesh the caller has set."""
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
 
 
 def lower_traced(function: Any, ctx: Any, *operands: Any, plain: bool = False) -> Any:
@@ -104,7 +118,7 @@ def lower_traced(function: Any, ctx: Any, *operands: Any, plain: bool = False) -
     if not plain:
         return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
     avals = [core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+    with outside_any_mesh():
         return mlir.lower_fun(function, multiple_results=False)(ctx.replace(avals_in=avals), *operands)
 
 

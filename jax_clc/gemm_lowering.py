@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from jax_clc import _jax_internals as internals
 from jax_clc import emulation, native, partitioning
@@ -205,8 +207,22 @@ def _lower_split(ctx: Any, a: Any, b: Any, rule: Callable[..., Any], **parameter
     return _lower_reference(ctx, a, b, reason=reason or "XLA splits this program in a way no rule serves", **parameters)
 
 
-# Not cacheable: a cached rule is lowered as a function of its own, where what made the operands is out of sight.
-internals.register_lowering(gemm_p, _lower_reference)
-internals.register_lowering(gemm_p, _lower_cpu, platform="cpu")
-internals.register_lowering(gemm_p, _lower_cuda, platform="cuda")
+portable_gemm_p = Primitive("portable_gemm")
+"""`gemm_p` inside a program for several platforms, where JAX chooses between rules registered one for each."""
+portable_gemm_p.def_abstract_eval(lambda a, b, **parameters: gemm_p.abstract_eval(a, b, **parameters)[0])
+
+
+def _lower(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
+    platforms = internals.platforms(ctx)
+    if len(platforms) > 1:
+        return internals.lower_traced(functools.partial(portable_gemm_p.bind, **parameters), ctx, a, b)
+    rule = {"cuda": _lower_cuda, "cpu": _lower_cpu}.get(platforms[0], _lower_reference)
+    return rule(ctx, a, b, **parameters)
+
+
+internals.register_lowering(gemm_p, _lower)
 internals.require_devices_during_lowering(gemm_p)
+mlir.register_lowering(portable_gemm_p, _lower_reference)
+mlir.register_lowering(portable_gemm_p, _lower_cpu, platform="cpu")
+mlir.register_lowering(portable_gemm_p, _lower_cuda, platform="cuda")
+internals.require_devices_during_lowering(portable_gemm_p)

@@ -141,6 +141,11 @@ def _partition(parameters: Any, mesh: Any, operands: Any, result: Any) -> tuple[
     sizes = contraction.sizes(*(operand.shape for operand in operands))
 
     def shard(a: jax.Array, b: jax.Array) -> jax.Array:
+        # XLA calls back while the caller's mesh is set; on an explicit mesh the sums' own additions would be given shardings.
+        with internals.outside_any_mesh():
+            return shard_product(a, b)
+
+    def shard_product(a: jax.Array, b: jax.Array) -> jax.Array:
         for label in contraction.contracted:
             count = math.prod(mesh.shape[axis] for axis in split.axes[label])
             if sizes[label] % count:
