@@ -123,6 +123,7 @@ def run_ptx(
     cluster: int | Sequence[int] = 1,
     dynamic_smem_bytes: int = 0,
     args: Sequence[object] = (),
+    buffers: Sequence[np.ndarray | Buffer] = (),
     arch: str = "sm_90a",
     sm_count: int = 8,
     seed: int = 0,
@@ -135,7 +136,7 @@ def run_ptx(
 
     `args`, one for each kernel parameter: NumPy arrays or `Buffer`s (device memory, passed as pointers, changed in place),
     Python ints and floats (by the parameter's size), bytes (as they are), TensorMaps, or a callable that takes
-    {id(array): device address} and returns one of these (`tensor_map` makes such a callable; its array is device memory too). `foreign`: verdicts that rest on our own axioms are reported as unproven.
+    {id(array): device address} and returns one of these. `buffers` are further device memory, for tensor maps to point to. `foreign`: verdicts that rest on our own axioms are reported as unproven.
 
     Raises EmulatorError subclasses with PTX line, CTA and warp.
     """
@@ -146,7 +147,7 @@ def run_ptx(
     judge = new_referee(program, axioms, foreign) if referee else None
     machine = Machine(sm_count, seed, hostility or Hostility(), judge, axioms)
     data_base = add_module_data(machine, program)
-    params = _pack(machine, program.kernel, args)
+    params = _pack(machine, program.kernel, args, buffers)
     check_parameters(program.kernel, params)
     if any(g % c for g, c in zip(grid_shape, cluster_shape, strict=True)):
         raise LaunchError(f"grid {grid_shape} is not a whole number of clusters {cluster_shape}")
@@ -163,12 +164,12 @@ def add_module_data(machine: Machine, program: Program) -> int:
     return address
 
 
-def _pack(machine: Machine, kernel: Kernel, args: Sequence[object]) -> bytes:
+def _pack(machine: Machine, kernel: Kernel, args: Sequence[object], buffers: Sequence[object]) -> bytes:
     if len(args) != len(kernel.parameters):
         raise LaunchError(f"{len(args)} arguments for the {len(kernel.parameters)} parameters of kernel {kernel.name}")
     addresses: dict[int, int] = {}
     address = FIRST_ADDRESS
-    for arg in args:
+    for arg in [*args, *buffers]:
         buffer = Buffer(arg) if isinstance(arg, np.ndarray) else arg
         if not isinstance(buffer, Buffer) or id(buffer.array) in addresses:
             continue
