@@ -246,6 +246,21 @@ class AsyncOperations:
             for access in home.tensor.check_and_record(where, request):
                 self._tensor_conflict(op, home, touch, access)
 
+    def tensor_free(self, warp: Warp, mask: int, cta: int, column: int, columns: int) -> None:
+        """tcgen05.dealloc, which does not wait by itself: all use of the columns is ordered before it."""
+        home = self._ctas[cta]
+        for other in warp.cluster.warps:
+            self.flush_stream(other, "tcgen05")
+        if home.tensor is None:
+            return
+        touch = Touch("write", "tensor", cta, np.array([[4 * column, 4 * columns]]), None, 0)
+        known = warp.known(mask.bit_length() - 1)[hb.H]
+        request = Request(NOBODY, 0, 0, known, True, is_own=_same_stream(NOBODY))
+        for where in _tensor_selections(touch):
+            for access in home.tensor.check_and_record(where, request):
+                text = f"tensor memory is freed without being ordered after {describe(warp.agents, access)}"
+                self.report(TensorMemoryNotReady(text, warp=warp.index, cta=cta), (access.line,))
+
     def _tensor_conflict(self, op: Op, home: Cta, touch: Touch, access: Access) -> None:
         band, column = divmod(access.granule, TENSOR_COLUMNS)
         cell = f"tensor memory lane {16 * band}, column {8 * column} of CTA {home.number}"

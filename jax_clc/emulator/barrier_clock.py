@@ -69,5 +69,12 @@ class BarrierClock:
                 warp.acquire(mask, message)
             else:
                 warp.receive_relaxed(mask, message)
-        for agent, time in self._ended_async.items():
-            warp.acquire_operation(mask, agent, time)
+        if acquires:
+            for agent, time in self._ended_async.items():
+                warp.acquire_operation(mask, agent, time)
+        elif self._ended_async:
+            message = self.agents.new_clock(hb.MESSAGE)
+            message[:, hb.NOBODY] = 0
+            for agent, time in self._ended_async.items():
+                message[(hb.H, hb.S, hb.A), agent] = time
+            warp.receive_relaxed(mask, message)

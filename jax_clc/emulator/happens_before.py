@@ -150,6 +150,20 @@ class WarpClock:
         alone = [self.known(lane) for lane in self.lane_clocks if mask >> lane & 1]
         return [self.known(), *alone]
 
+    def at_exit(self, mask: int) -> np.ndarray:
+        """Two rows: what these lanes are ordered after, and what they have observed complete, ordered or not."""
+        message = self.message(mask)
+        both = message[:2].copy()
+        observed = both[1]
+        observed[:] = np.maximum(message[H], message[S])
+        for clock in self._clocks(mask):
+            np.maximum(observed, clock[A], out=observed)
+            np.maximum(observed, clock[U], out=observed)
+        if self.received_relaxed is not None:
+            relaxed = self.agents.fit(self.received_relaxed[1])
+            np.maximum(observed, relaxed[H], out=observed)
+        return both
+
     def usable(self, mask: int) -> np.ndarray:
         """tcgen05 operations that an operation which these lanes issue together may rely on."""
         first, *others = self._clocks(mask)

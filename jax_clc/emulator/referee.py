@@ -90,7 +90,7 @@ class Referee(AsyncOperations):
         """Lanes have executed `exit`."""
         home = self._ctas[warp.cta]
         self.flush_streams(warp)
-        home.exit_clock = warp.agents.join(home.exit_clock, warp.message(mask))
+        home.exit_clock = warp.agents.join(home.exit_clock, warp.at_exit(mask))
         warp.live &= ~mask
         for lane in lanes_of(mask).tolist():
             warp.lane_clocks.pop(lane, None)

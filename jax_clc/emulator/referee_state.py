@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from jax_clc.emulator import happens_before as hb
 from jax_clc.emulator.barrier_clock import BarrierClock, Rendezvous
 from jax_clc.emulator.happens_before import Agents, WarpClock
 from jax_clc.emulator.shadow_memory import ShadowMemory
@@ -110,7 +109,9 @@ class Cta:
         """Agents whose last touch the CTA does not know of when it exits."""
         if self.exit_clock is None:
             return []
-        known = self.cluster.agents.fit(self.exit_clock)[hb.H]
+        agents = self.cluster.agents
+        ordered, observed = agents.fit(self.exit_clock)
+        known = np.where(agents.is_async[: agents.capacity], observed, ordered)
         return np.flatnonzero(known[: len(self.needed)] < self.needed).tolist()
 
 

@@ -102,6 +102,8 @@ class WarpTensorMemory:
 
     def tensor_dealloc(self, address, columns, group, mask):
         self.check_aligned(mask, "tcgen05.dealloc")
+        if self.referee is not None:
+            self.referee.tensor_free(self.handle, mask, self.cta.number, address & 0xFFFF, columns)
         self.tensor_memory.free(self.cta.number, address, columns, group)
         self.machine.wake_tensor_waiters()
 

@@ -284,6 +284,21 @@ def test_a_load_is_read_after_waiting_for_it(scene):
         scene.read(1)
 
 
+def test_a_relaxed_wait_for_a_load_needs_an_acquiring_fence():
+    def loaded(fence):
+        scene = Scene()
+        ready(scene)
+        scene.load(0)
+        scene.wait(1, semantics="relaxed", scope="cluster")
+        if fence:
+            scene.fence(1, "sync_restrict.acquire", scope="cluster")
+        scene.read(1)
+
+    loaded(True)
+    with pytest.raises(errors.BufferReusedInFlight):
+        loaded(False)
+
+
 def test_generic_writes_need_a_proxy_fence_before_a_store_reads_them():
     def store(fence):
         scene = Scene()
@@ -558,6 +573,21 @@ def test_an_accumulator_is_read_and_reused_in_order(relaxed):
 def test_each_step_of_the_accumulator_protocol_is_needed(left_out, relaxed):
     with pytest.raises(errors.TensorMemoryNotReady):
         multiply_then_load(**{left_out: False}, relaxed=relaxed)
+
+
+def test_tensor_memory_is_freed_after_its_last_use():
+    def freed(ordered):
+        scene = Scene()
+        ready(scene)
+        store = tensor_op(scene, 1, "tcgen05.st", "write", mask=FULL, rows=(32, 32))
+        scene.referee.group_wait(scene.warp(1), FULL, [store], scene.next())
+        if ordered:
+            scene.bar(0, 1)
+        scene.referee.tensor_free(scene.warp(0), FULL, 0, 0, 32)
+
+    freed(True)
+    with pytest.raises(errors.TensorMemoryNotReady, match="freed"):
+        freed(False)
 
 
 def test_multiplications_of_one_thread_follow_each_other(scene):
