@@ -9,6 +9,10 @@ from jax_clc.bench.operands import Product, integer_set, on_stored
 from jax_clc.planning import GemmProblem
 
 
+UNTUNED = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+"""The reference runs once: searching for its fastest algorithm would take longer than any of them."""
+
+
 class Inexact(RuntimeError):
     """A contestant's result differs from the exact one; the text says where and by how much."""
 
@@ -20,7 +24,7 @@ def exact_result(problem: GemmProblem, a: jax.Array, b: jax.Array) -> jax.Array:
         x, y = x.astype(jnp.float32), y.astype(jnp.float32)
         return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST).astype(problem.out_dtype)
 
-    return jax.jit(on_stored(problem, product))(a, b)
+    return jax.jit(on_stored(problem, product), compiler_options=UNTUNED)(a, b)
 
 
 def poison(problem: GemmProblem) -> None:

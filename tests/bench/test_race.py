@@ -40,9 +40,7 @@ def test_a_summary_is_per_call_and_lists_what_one_call_did():
     assert timing.activities == (("memset", 0.5), ("gemm", 2.0))
 
 
-@pytest.mark.parametrize("a_major", "km")
-@pytest.mark.parametrize("b_major", "kn")
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("a_major", "b_major", "batch"), [("k", "n", 1), ("k", "k", 3), ("m", "n", 3), ("m", "k", 1)])
 def test_stored_operands_have_the_majors_and_give_the_product(a_major, b_major, batch):
     problem = GemmProblem.compact(8, 12, 20, batch=batch, a_major=a_major, b_major=b_major)
     a_shape, b_shape = operands.stored_shapes(problem)
@@ -53,7 +51,7 @@ def test_stored_operands_have_the_majors_and_give_the_product(a_major, b_major, 
     assert bool(jnp.all(result == check.exact_result(problem, a, b)))
 
 
-@pytest.mark.parametrize("k", [1, 1000, 1 << 20, 1 << 23])
+@pytest.mark.parametrize("k", [1, 1000, 1 << 22])
 def test_integer_operands_keep_every_partial_sum_exact(k):
     problem = GemmProblem.compact(1, 1, k)
     a, b = operands.integer_set(problem)
@@ -84,9 +82,12 @@ def test_random_sets_differ_and_are_not_zero():
 )
 def test_a_result_that_is_not_exact_is_named(fault, text):
     problem = GemmProblem.compact(8, 8, 64)
-    check.check_exact("right", problem, jax.jit(jnp.matmul))
     with pytest.raises(check.Inexact, match=text):
         check.check_exact("wrong", problem, jax.jit(lambda a, b: fault(jnp.matmul(a, b))))
+
+
+def test_an_exact_result_passes():
+    check.check_exact("right", GemmProblem.compact(8, 8, 64), jax.jit(jnp.matmul))
 
 
 def _row(ours, theirs):
