@@ -36,7 +36,7 @@ def require_devices_during_lowering(primitive: Primitive) -> None:
 
 def match_varying_axes(a: Any, b: Any) -> tuple[Any, Any]:
     """Brings operands inside `shard_map` to the same varying axes, as `lax.dot_general` does before it binds."""
-    insert = getattr(core, "auto_insert_reshard", None) or core.standard_insert_pvary
+    insert = getattr(core, "auto_insert_reshard", None) or getattr(core, "standard_insert_pvary")  # noqa: B009 (0.9)
     a, b = insert(a, b)
     return a, b
 
@@ -59,7 +59,7 @@ def cotangent_sharding(aval: Any) -> Any:
 
 
 def partitions_over(sharding: Any, ndim: int, meshes: Sequence[Any]) -> tuple[Any, tuple[tuple[str, ...], ...]] | None:
-    """The first of `meshes` whose axes can say how XLA splits an array, and the axes of each dimension; None if none can."""
+    """The first of `meshes` whose axes can say how XLA splits an array, and each dimension's axes; None if none can."""
     hlo_sharding = sharding._to_xla_hlo_sharding(ndim)
     for mesh in meshes:
         try:
@@ -77,7 +77,7 @@ def for_export(module_context: Any) -> bool:
 
 
 def partitioned_over(module_context: Any) -> str | None:
-    """How XLA will split the program being lowered: `auto` (over a known mesh), `other` (some way unknown to us) or None.
+    """How XLA will split the program being lowered: `auto` (over a known mesh), `other` (unknown to us) or None.
 
     Inside a `shard_map` over all its axes, or under `pmap`, the program already is one device's: None.
     """
@@ -96,10 +96,12 @@ def partitioned_over(module_context: Any) -> str | None:
 def register_lowering(primitive: Primitive, rule: Any) -> None:
     """Registers the one rule for all platforms, and not as cacheable.
 
-    A cached rule is lowered as a function of its own, where what made the operands is out of sight. One rule, because jax 0.10
-    fails to combine several that are not cacheable in a program for several platforms.
+    A cached rule is lowered as a function of its own, where what made the operands is out of sight. One rule, because
+    jax 0.10 fails to combine several that are not cacheable in a program for several platforms.
     """
-    flag = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
+    flag: dict[str, Any] = (
+        {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
+    )
     mlir.register_lowering(primitive, rule, **flag)
 
 

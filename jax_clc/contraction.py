@@ -20,7 +20,7 @@ def _letters(labels: Sequence[int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Contraction:
-    """Labels of the axes of both operands and of the result, outermost first. Hashable: a parameter of the primitive."""
+    """Labels of the axes of both operands and of the result, outermost first. A parameter of the primitive."""
 
     a: tuple[int, ...]
     b: tuple[int, ...]
@@ -34,7 +34,9 @@ class Contraction:
         both = set(self.a) & set(self.b)
         either = set(self.a) ^ set(self.b)
         if not either <= set(self.out) <= (both | either):
-            raise ValueError(f"Contraction {self}: an axis of one operand must be in the result, and no axis appears there alone")
+            raise ValueError(
+                f"Contraction {self}: an axis of one operand must be in the result, and no axis appears there alone"
+            )
 
     def __str__(self) -> str:
         return f"{_letters(self.a)},{_letters(self.b)}->{_letters(self.out)}"
@@ -43,7 +45,7 @@ class Contraction:
 
     @classmethod
     def from_dimension_numbers(cls, dimension_numbers: DimensionNumbers, a_ndim: int, b_ndim: int) -> Contraction:
-        """`lax.dot_general`'s dimension numbers (already checked) as labels: result is batch, a's free, b's free axes."""
+        """`lax.dot_general`'s dimension numbers, already checked, as labels."""
         (a_contracting, b_contracting), (a_batch, b_batch) = dimension_numbers
         a = list(range(a_ndim))
         b = list(range(a_ndim, a_ndim + b_ndim))
@@ -69,7 +71,7 @@ class Contraction:
     def contracted(self) -> tuple[int, ...]:
         return tuple(x for x in self.a if x not in self.out)
 
-    def dimension_numbers(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    def dimension_numbers(self) -> DimensionNumbers:
         """The same product for `lax.dot_general`; its result has the axis order `natural_out`."""
         k, batch = self.contracted, self.batch
         contracting = (tuple(map(self.a.index, k)), tuple(map(self.b.index, k)))

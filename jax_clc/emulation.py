@@ -41,9 +41,10 @@ def current_target() -> EmulatedTarget | None:
 def emulated(arch: str, sm_count: int = 8, seed: int = 0, **hostility: Any) -> Iterator[Any]:
     """Runs products of CPU arrays on an emulated GPU of `arch` with `sm_count` SMs; yields the device.
 
-    `arch` is a family (`sm_90a`), an architecture (`sm_100`) or a compute capability (`10.3`). `seed` decides every order that
-    the hardware leaves open; `hostility` is passed to `jax_clc.emulator.driver.EmulatedDevice`. There is one emulated device at a
-    time in a process: other threads that ask for one wait. Raises ValueError for an `arch` that no kernel is built for.
+    `arch` is a family (`sm_90a`), an architecture (`sm_100`) or a compute capability (`10.3`). `seed` decides every
+    order that the hardware leaves open; `hostility` is passed to `jax_clc.emulator.driver.EmulatedDevice`. There is one
+    emulated device at a time in a process: other threads that ask for one wait. Raises ValueError for an `arch` that no
+    kernel is built for.
     """
     global _device
     from jax_clc import native

@@ -1,10 +1,11 @@
-"""Saving programs with `jax.export`: the safety check that our custom call needs, and a check of its version on loading.
+"""Saving programs with `jax.export`: the safety check our custom call needs, and a check of its version on loading.
 
     saved = jax_clc.export.export(jax.jit(f), platforms=("cuda",))(a, b).serialize()
     out = jax_clc.export.deserialize(saved).call(a, b)
 
-A program holds the names of one kernel for each GPU family, never code, so it may be saved on a machine without a GPU. It is
-bound to the version of the call (`jax_clc.gemm.v1`), and to the kernels that ship under those names where it is loaded.
+A program holds the names of one kernel for each GPU family, never code, so it may be saved on a machine without a GPU.
+It is bound to the version of the call (`jax_clc.gemm.v1`), and to the kernels that ship under those names where it is
+loaded.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ def safety_checks() -> list[jax.export.DisabledSafetyCheck]:
 
 
 def export(
-    function: Callable[..., Any], *, platforms: Sequence[str] | None = None, disabled_checks: Sequence[Any] = ()
+    function: Any, *, platforms: Sequence[str] | None = None, disabled_checks: Sequence[Any] = ()
 ) -> Callable[..., jax.export.Exported]:
     """`jax.export.export` for a jitted function that uses jax_clc. Arguments and result as there.
 
-    Programs for one device and `shard_map` programs keep their kernels; one that XLA is to split by itself is saved with
-    `lax.dot_general`, because a partitioning rule is code of this process.
+    Programs for one device and `shard_map` programs keep their kernels; one that XLA is to split by itself is saved
+    with `lax.dot_general`, because a partitioning rule is code of this process.
     """
     return jax.export.export(function, platforms=platforms, disabled_checks=[*disabled_checks, *safety_checks()])
 
@@ -39,7 +40,7 @@ def export(
 def deserialize(saved: bytes | bytearray) -> jax.export.Exported:
     """`jax.export.deserialize`, after which the program can run here.
 
-    Raises ValueError for a program that calls a version of jax_clc's kernels' interface that this package does not have.
+    Raises ValueError for a program that calls a version of our custom call that this package does not have.
     """
     exported = jax.export.deserialize(bytearray(saved))
     called = {found.group() for found in _OUR_TARGETS.finditer(exported.mlir_module())}

@@ -1,14 +1,15 @@
 """Lowers `gemm_p`: to the custom call `jax_clc.gemm.v1` where a kernel serves, to `lax.dot_general` elsewhere.
 
-`plan_contraction` answers which; `_lower_for` writes the program: padding copies if the plan asks for them, the call with its
-scratch, and a slice of the result if its rows were padded.
+`plan_contraction` answers which; `_lower_for` writes the program: padding copies if the plan asks for them, the call
+with its scratch, and a slice of the result if its rows were padded.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -44,7 +45,9 @@ def static_fallback_reason(a: Any, b: Any, precision: Any) -> str | None:
     if isinstance(precision, lax.DotAlgorithmPreset | lax.DotAlgorithm):
         served = precision in SERVED_ALGORITHMS
     else:
-        served = precision is None or set(precision if isinstance(precision, tuple) else (precision,)) == {lax.Precision.DEFAULT}
+        served = precision is None or set(precision if isinstance(precision, tuple) else (precision,)) == {
+            lax.Precision.DEFAULT
+        }
     return None if served else f"precision {precision} asks for more than one pass with 32-bit accumulation"
 
 
@@ -70,13 +73,13 @@ def plan_contraction(
         reason, view = reason or str(error), None
     problem = _problem(contraction, view, a, b, out_dtype)
     if reason is None:
-        request = dict(schedule=options.schedule, kernel=options.kernel, sm_limit=options.sm_limit, devices=devices)
+        request = functools.partial(planner.plan, problem, sm_limit=options.sm_limit, devices=devices)
         try:
-            return planner.plan(problem, **request), view
+            return request(schedule=options.schedule, kernel=options.kernel), view
         except ValueError:
             if options.demanded:
                 raise
-        return planner.plan(problem, **{**request, "schedule": "auto", "kernel": None}), view
+        return request(), view
     if options.demanded and options.pinned:
         asked = f"kernel={options.kernel!r}" if options.kernel is not None else f"schedule={options.schedule!r}"
         raise ValueError(f"{asked} cannot be honoured for {problem}: {reason}. No kernel fits.")
@@ -84,19 +87,26 @@ def plan_contraction(
 
 
 def _problem(contraction: Contraction, view: GemmView | None, a: Any, b: Any, out_dtype: Any) -> GemmProblem:
+    """The product as the planner knows it; with sizes only where it is not a GEMM that a kernel could be asked for."""
+    out = np.dtype(out_dtype).name
     if view is not None:
         first, second = (b, a) if view.exchanged else (a, b)
+        a_strides, b_strides, d_strides = (v.strides(view.batch) for v in (view.a, view.b, view.d))
         return GemmProblem(
-            view.batch, view.m, view.n, view.k, first.dtype.name, second.dtype.name, np.dtype(out_dtype).name,
-            view.a.major, view.b.major, *(v.strides(view.batch) for v in (view.a, view.b, view.d)),
+            view.batch, view.m, view.n, view.k, first.dtype.name, second.dtype.name, out, view.a.major, view.b.major,
+            a_strides, b_strides, d_strides,
         )  # fmt: skip
     sizes = contraction.sizes(a.shape, b.shape)
-    of = lambda labels: math.prod(sizes[x] if isinstance(sizes[x], int) else 1 for x in labels)  # noqa: E731
-    batch, k = of(contraction.batch), of(contraction.contracted)
-    m, n = (of(x for x in labels if x in contraction.out and x not in contraction.batch) for labels in (contraction.a, contraction.b))
-    return GemmProblem(
-        batch, m, n, k, a.dtype.name, b.dtype.name, np.dtype(out_dtype).name, "k", "n", (m * k, k), (k * n, n), (m * n, n)
+
+    def product(labels: Iterable[int]) -> int:
+        return math.prod(sizes[x] if isinstance(sizes[x], int) else 1 for x in labels)
+
+    free = [x for x in contraction.out if x not in contraction.batch]
+    m, n = (product(x for x in free if x in labels) for labels in (contraction.a, contraction.b))
+    compact = GemmProblem.compact(
+        m, n, product(contraction.contracted), batch=product(contraction.batch), out_dtype=out
     )
+    return dataclasses.replace(compact, a_dtype=a.dtype.name, b_dtype=b.dtype.name)
 
 
 def _lower_reference(ctx: Any, a: Any, b: Any, *, reason: str = "", **parameters: Any) -> Any:
@@ -104,8 +114,8 @@ def _lower_reference(ctx: Any, a: Any, b: Any, *, reason: str = "", **parameters
         (out,) = ctx.avals_out
         shapes = " x ".join(f"{aval.dtype.name}{list(aval.shape)}" for aval in ctx.avals_in)
         raise ValueError(
-            f"jax_clc: {parameters['contraction']} of {shapes} -> {out.dtype.name}{list(out.shape)} falls back to lax.dot_general, "
-            f"which strict mode forbids: {reason or 'kernels are for CUDA devices'}"
+            f"jax_clc: {parameters['contraction']} of {shapes} -> {out.dtype.name}{list(out.shape)} "
+            f"falls back to lax.dot_general, which strict mode forbids: {reason or 'kernels are for CUDA devices'}"
         )
     return internals.lower_traced(functools.partial(reference, **parameters), ctx, a, b)
 
@@ -120,7 +130,7 @@ def _lower_for(ctx: Any, a: Any, b: Any, *, devices: Sequence[DeviceModel] | Non
     if plan.fallback_reason is not None or view is None:
         empty = 0 in (*a_source.shape, *b_source.shape)
         options = parameters["options"] if not empty else GemmOptions()
-        return _lower_reference(ctx, a, b, reason=plan.fallback_reason, **{**parameters, "options": options})
+        return _lower_reference(ctx, a, b, reason=plan.fallback_reason or "", **{**parameters, "options": options})
     program = _program(view, plan, out_aval)
     inner = ctx.replace(avals_in=[a_source, b_source])
     return internals.lower_traced(program, inner, a_source.value, b_source.value, plain=True)
@@ -128,7 +138,8 @@ def _lower_for(ctx: Any, a: Any, b: Any, *, devices: Sequence[DeviceModel] | Non
 
 def _program(view: GemmView, plan: GemmPlan, out: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """The product as a traceable function of the contraction's operands."""
-    laid = {name: _grown(getattr(view, name), plan.pads.get(name)) for name in "abd"}
+    rows: dict[str, int] = {operand: row for operand, row in plan.pads.items()}
+    laid = {name: _grown(getattr(view, name), rows.get(name)) for name in "abd"}
     strides = {f"{name}_strides": np.array(laid[name].strides(view.batch), np.int64) for name in "abd"}
     attributes = {**plan.attributes(), **strides}
     direct = laid["d"] == view.d and view.d.permutation is None
@@ -138,7 +149,9 @@ def _program(view: GemmView, plan: GemmPlan, out: Any) -> Callable[[jax.Array, j
     def program(a: jax.Array, b: jax.Array) -> jax.Array:
         first, second = (b, a) if view.exchanged else (a, b)
         first, second = _lay_out(first, view.a, laid["a"]), _lay_out(second, view.b, laid["b"])
-        d, _ = jax.ffi.ffi_call(native.TARGET, (d_type, scratch_type), vmap_method="sequential")(first, second, **attributes)
+        d, _ = jax.ffi.ffi_call(native.TARGET, (d_type, scratch_type), vmap_method="sequential")(
+            first, second, **attributes
+        )
         if direct:
             return d
         d = lax.slice(d, (0,) * d.ndim, view.d.shape)
@@ -157,7 +170,7 @@ def _grown(view: MatrixView, row: int | None) -> MatrixView:
 
 
 def _lay_out(operand: jax.Array, view: MatrixView, laid: MatrixView) -> jax.Array:
-    """The operand's buffer as the kernel gets it: transposed if it must be, with rows grown by zeros if they are too short."""
+    """The operand's buffer as the kernel gets it: transposed if it must be, rows grown by zeros if they must be."""
     if view.permutation is not None:
         operand = lax.transpose(operand, view.permutation)
     if laid.shape == view.shape:
@@ -198,7 +211,7 @@ def _lower_cpu(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
 def _lower_split(ctx: Any, a: Any, b: Any, rule: Callable[..., Any], **parameters: Any) -> Any:
     """Lowers with `rule` what is one device's program, and hands what XLA will split to the partitioning rule."""
     split = internals.partitioned_over(ctx.module_context)
-    reason = static_fallback_reason(*ctx.avals_in, parameters["precision"])
+    reason = static_fallback_reason(ctx.avals_in[0], ctx.avals_in[1], parameters["precision"])
     if split is None:
         return rule(ctx, a, b, **parameters)
     if split == "auto" and reason is None:

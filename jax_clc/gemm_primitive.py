@@ -35,10 +35,10 @@ def contract(
     out_sharding: Any = None,
     options: GemmOptions = GemmOptions(),  # noqa: B008 (frozen)
 ) -> jax.Array:
-    """Binds the primitive, with `precision` and `out_sharding` in canonical form. Shapes and dtypes have been checked."""
+    """Binds the primitive; `precision` and `out_sharding` are in canonical form, shapes and dtypes checked."""
     parameters = dict(
-        contraction=contraction, precision=precision, preferred_element_type=preferred_element_type, out_dtype=out_dtype,
-        out_sharding=out_sharding,
+        contraction=contraction, precision=precision, preferred_element_type=preferred_element_type,
+        out_dtype=out_dtype, out_sharding=out_sharding,
     )  # fmt: skip
     a, b = internals.match_varying_axes(a, b)
     unreduced = out_sharding is not None and getattr(out_sharding.spec, "unreduced", None)
@@ -115,8 +115,8 @@ def _transpose_b(cotangent: Any, a: Any, b: Any, *, contraction: Contraction, **
 
 
 def _backward(
-    a: Any, b: Any, contraction: Contraction, wanted: Any, *, precision: Any, preferred_element_type: Any, out_dtype: Any,
-    out_sharding: Any, options: GemmOptions,
+    a: Any, b: Any, contraction: Contraction, wanted: Any, *, precision: Any, preferred_element_type: Any,
+    out_dtype: Any, out_sharding: Any, options: GemmOptions,
 ) -> jax.Array:  # fmt: skip
     """The cotangent of an operand: computed as `lax` computes it, rounded once to the operand's dtype."""
     del out_dtype, out_sharding
@@ -129,7 +129,9 @@ def _backward(
 ad.defbilinear(gemm_p, _transpose_a, _transpose_b)
 
 
-def _batch(axis_data: Any, operands: Any, axes: Any, *, contraction: Contraction, out_sharding: Any, **parameters: Any) -> Any:
+def _batch(
+    axis_data: Any, operands: Any, axes: Any, *, contraction: Contraction, out_sharding: Any, **parameters: Any
+) -> Any:
     a, b = operands
     if all(axis is None for axis in axes):  # JAX asks this registry even then
         return contract(a, b, contraction, out_sharding=out_sharding, **parameters), None

@@ -21,8 +21,8 @@ _EXCHANGED = {"l": "l", "m": "n", "n": "m", "k": "k"}
 class MatrixView:
     """One array as a batched matrix: what its buffer looks like, and which axis is which.
 
-    `permutation` is the transposing copy made first (None: the array is used as it lies). `axes` are the merged axes of the
-    buffer, outermost first, by name; the last is the contiguous one. `shape` has their sizes, in elements.
+    `permutation` is the transposing copy made first (None: the array is used as it lies). `axes` are the merged axes of
+    the buffer, outermost first, by name; the last is the contiguous one. `shape` has their sizes, in elements.
     """
 
     axes: str
@@ -34,7 +34,7 @@ class MatrixView:
         return self.axes[-1]
 
     def strides(self, batch: int) -> tuple[int, int]:
-        """(batch, outer) element strides of a GEMM with `batch` batches; an operand shared by all batches has stride 0."""
+        """(batch, outer) element strides of a GEMM with `batch` batches; an operand they all share has stride 0."""
         steps = {axis: math.prod(self.shape[i + 1 :]) for i, axis in enumerate(self.axes)}
         outer = [axis for axis in self.axes[:-1] if axis != "l"]
         outer_stride = steps[outer[0]] if outer else self.shape[-1]
@@ -158,7 +158,7 @@ def _merge_neighbours(lists: dict[str, list[int]], sizes: dict[int, int], kinds:
 
 
 def _batch_candidates(by_kind: Mapping[str, list[int]], sizes: Mapping[int, int]) -> Sequence[int | None]:
-    """Which axis may be l, best first. None: the GEMM needs no batch. Empty: one axis of each kind cannot be reached."""
+    """Which axis may be l, best first. None: no batch is needed. Empty: one axis of each kind cannot be reached."""
     if len(by_kind["k"]) > 1 or len(by_kind["l"]) > 1:
         return []
     surplus = [kind for kind in "mn" if len(by_kind[kind]) > 1]
@@ -169,7 +169,9 @@ def _batch_candidates(by_kind: Mapping[str, list[int]], sizes: Mapping[int, int]
     return sorted(by_kind[surplus[0]], key=sizes.__getitem__)
 
 
-def _assemble(lists: Mapping[str, Sequence[int]], sizes: Mapping[int, int], axis_of: Mapping[int, str]) -> GemmView | None:
+def _assemble(
+    lists: Mapping[str, Sequence[int]], sizes: Mapping[int, int], axis_of: Mapping[int, str]
+) -> GemmView | None:
     """The view for a chosen batch axis, or None where an array's contiguous axis would be l."""
     views = {}
     for name, fallback in (("a", "k"), ("b", "k"), ("d", "n")):

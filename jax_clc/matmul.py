@@ -39,7 +39,8 @@ def matmul(
       a, b: arrays of shape (..., m, k) or (k,), and (..., k, n) or (k,), whose leading axes broadcast.
       precision, preferred_element_type, out_sharding: as in `jnp.matmul`. A precision above the default falls back.
       schedule: `auto`, `nonpersistent`, `static`, `dynamic` (Hopper) or `clc` (Blackwell).
-      kernel: the name of one kernel that ships (`jax_clc.kernels()`). Under differentiation it applies to the forward product only.
+      kernel: the name of one kernel that ships (`jax_clc.kernels()`). Under differentiation it applies to the forward
+        product only.
       sm_limit: the most SMs the kernel may occupy.
 
     Where no kernel serves, `lax.dot_general` runs; `jax_clc.plan` says why, and JAX_CLC_STRICT=1 makes it a ValueError.
@@ -124,7 +125,10 @@ def plan(
     else:
         numbers = _hashable(dimension_numbers)
         call = functools.partial(
-            jax.lax.dot_general, dimension_numbers=numbers, precision=precision, preferred_element_type=preferred_element_type
+            jax.lax.dot_general,
+            dimension_numbers=numbers,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
         )
         out_dtype = jax.eval_shape(call, a, b).dtype
         contraction = Contraction.from_dimension_numbers(numbers, len(a.shape), len(b.shape))
@@ -154,7 +158,7 @@ def _hashable(dimension_numbers: DimensionNumbers) -> Any:
 
 
 def _compiled_when_eager(body: Any) -> Any:
-    """Compiles `body` for concrete operands, static in all but them; inside a trace it stays open to the program around it."""
+    """Compiles `body` for concrete operands; inside a trace it stays open to the program around it."""
     names = [name for name, p in inspect.signature(body).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
     compiled = jax.jit(body, static_argnames=names)
 
@@ -188,7 +192,9 @@ def _dot_general(lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any, 
 
 
 @_compiled_when_eager
-def _matmul(a: Any, b: Any, *, precision: Any, preferred_element_type: Any, out_sharding: Any, options: GemmOptions) -> jax.Array:
+def _matmul(
+    a: Any, b: Any, *, precision: Any, preferred_element_type: Any, out_sharding: Any, options: GemmOptions
+) -> jax.Array:
     call = functools.partial(
         jnp.matmul, precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding
     )
@@ -205,7 +211,9 @@ def _matmul(a: Any, b: Any, *, precision: Any, preferred_element_type: Any, out_
     return internals.convert_element_type(out, expected.dtype, expected.weak_type)
 
 
-def _matmul_contraction(a_shape: Sequence[int], b_shape: Sequence[int]) -> tuple[Contraction, tuple[int, ...], tuple[int, ...]]:
+def _matmul_contraction(
+    a_shape: Sequence[int], b_shape: Sequence[int]
+) -> tuple[Contraction, tuple[int, ...], tuple[int, ...]]:
     """`jnp.matmul`'s axes as a contraction, and the axes of size 1 that a and b lose first because they broadcast."""
     m, k, n, first_batch = 0, 1, 2, 3
     a_is_matrix, b_is_matrix = len(a_shape) > 1, len(b_shape) > 1
@@ -229,7 +237,9 @@ def _matmul_contraction(a_shape: Sequence[int], b_shape: Sequence[int]) -> tuple
     return Contraction(a_labels, b_labels, out)._renumbered(), tuple(squeezed["a"]), tuple(squeezed["b"])
 
 
-def _check_demands(contraction: Contraction, a: Any, b: Any, out_dtype: Any, precision: Any, options: GemmOptions) -> None:
+def _check_demands(
+    contraction: Contraction, a: Any, b: Any, out_dtype: Any, precision: Any, options: GemmOptions
+) -> None:
     """A pinned schedule or kernel that no GPU could honour is an error where it is written, on any platform."""
     if options.pinned and 0 not in (*a.shape, *b.shape):
         dtype = jnp.result_type(a, b) if out_dtype is None else out_dtype

@@ -1,8 +1,8 @@
 """Looks through what a program does to an operand just before the product, so that no copy of it is made.
 
-A transpose only renames axes, and the kernel takes any order that strides can say: `a.T @ b` reads `a` as it lies. A widening
-of a 16-bit float is exact, and so are its products in 32-bit accumulation: the kernel reads the narrow array. This
-makes the backward product of a 16-bit layer with 32-bit results a 16-bit product again.
+A transpose only renames axes, and the kernel takes any order that strides can say: `a.T @ b` reads `a` as it lies. A
+widening of a 16-bit float is exact, and so are its products in 32-bit accumulation: the kernel reads the narrow array.
+This makes the backward product of a 16-bit layer with 32-bit results a 16-bit product again.
 """
 
 from __future__ import annotations

@@ -37,5 +37,5 @@ class GemmOptions:
         return self.schedule != "auto" or self.kernel is not None
 
     def for_backward(self) -> GemmOptions:
-        """For the products that differentiation adds: the kernel is the forward product's alone, the schedule a wish."""
+        """For the products that differentiation adds: the kernel is the forward product's, the schedule a wish."""
         return dataclasses.replace(self, kernel=None, demanded=False)

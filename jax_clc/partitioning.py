@@ -1,8 +1,8 @@
 """How a product is split over a mesh: the Shardy rule, and the program of one shard with its collectives.
 
-Shardy propagates shardings through the rule as through `lax.dot_general`. What it settles on is then cut here: every label
-of the contraction gets the mesh axes it is split over, operands and result are asked for in that split, and sums that are split
-over k are finished with a reduce-scatter where the result wants those axes, and an all-reduce for the rest.
+Shardy propagates shardings through the rule as through `lax.dot_general`. What it settles on is then cut here: every
+label of the contraction gets the mesh axes it is split over, operands and result are asked for in that split, and sums
+that are split over k are finished with a reduce-scatter where the result wants those axes, an all-reduce for the rest.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _prime_factors(number: int) -> list[int]:
 
 
 def _parsed(contraction: Contraction, mesh: Any, operands: Any, out: Any) -> tuple[Any, list[dict[int, Axes]]]:
-    """A mesh on which all shardings can be said, and the axes of each label of a, b and the result (`out`, if it is known).
+    """A mesh on which all shardings can be said, and each label's axes in a, b and the result (`out`, if it is known).
 
     An array split in a way that no refinement of the mesh can say is asked for whole: XLA gathers it.
     """
@@ -141,7 +141,7 @@ def _partition(parameters: Any, mesh: Any, operands: Any, result: Any) -> tuple[
     sizes = contraction.sizes(*(operand.shape for operand in operands))
 
     def shard(a: jax.Array, b: jax.Array) -> jax.Array:
-        # XLA calls back while the caller's mesh is set; on an explicit mesh the sums' own additions would be given shardings.
+        # XLA calls back while the caller's mesh is set; on an explicit one the sums' own additions would get shardings.
         with internals.outside_any_mesh():
             return shard_product(a, b)
 
@@ -178,7 +178,9 @@ def _infer_result(parameters: Any, mesh: Any, operands: Any, result: Any) -> Nam
 def _shardy_rule(parameters: Any, mesh: Any, operand_types: Any, result_types: Any) -> tuple[str, dict[str, Any]]:
     del mesh, operand_types, result_types
     contraction: Contraction = dict(parameters)["contraction"]
-    a, b, out = (" ".join(f"f{label}" for label in labels) for labels in (contraction.a, contraction.b, contraction.out))
+    a, b, out = (
+        " ".join(f"f{label}" for label in labels) for labels in (contraction.a, contraction.b, contraction.out)
+    )
     return f"{a}, {b} -> {out}", {"reduction_factors": tuple(f"f{label}" for label in contraction.contracted)}
 
 

@@ -71,7 +71,9 @@ PLACES = {
 _MISSING = {"cpu": lambda: None, "emulated": why_no_emulated_device, "gpu": why_no_gpu}
 
 
-@pytest.fixture(params=["cpu", pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.fixture(
+    params=["cpu", pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("gpu", marks=pytest.mark.gpu)]
+)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Each test that asks for it runs once in every place there is."""
     missing = _MISSING[request.param]()

@@ -10,7 +10,9 @@ from typing import Any
 
 import jax
 
-_CALL = re.compile(r"stablehlo\.custom_call @jax_clc\.gemm\.v1\((?P<operands>[^)]*)\) \{(?P<attributes>.*)\} : \((?P<types>.*?)\) -> ")
+_CALL = re.compile(
+    r"stablehlo\.custom_call @jax_clc\.gemm\.v1\((?P<operands>[^)]*)\) \{(?P<attributes>.*)\} : \((?P<types>.*?)\) -> "
+)
 _OPERATION = re.compile(r"(?:stablehlo|chlo)\.(\w+)")
 _COLLECTIVE = re.compile(r"= [^=]*? (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
 

@@ -1,4 +1,4 @@
-"""Contractions in labels, and their view as one strided GEMM: checked against NumPy by reading buffers through the view."""
+"""Contractions in labels, and their view as one strided GEMM, checked against NumPy by reading through the view."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ def contraction(text: str) -> Contraction:
     return Contraction(*(tuple(names[letter] for letter in letters) for letters in (a, b, out)))
 
 
-def _matrix(array: np.ndarray, view: MatrixView, batch: int, axes: str, sizes: dict[str, int], row_multiple: int) -> np.ndarray:
+def _matrix(
+    array: np.ndarray, view: MatrixView, batch: int, axes: str, sizes: dict[str, int], row_multiple: int
+) -> np.ndarray:
     """The buffer, copied and padded as the view says, read through its strides as [l, axes[0], axes[1]]."""
     if view.permutation is not None:
         array = np.ascontiguousarray(array.transpose(view.permutation))
     array = array.reshape(view.shape)
     grown = view.with_rows_of(row_multiple)
-    array = np.pad(array, [(0, new - old) for old, new in zip(view.shape, grown.shape)], constant_values=np.nan)
+    missing = [(0, new - old) for old, new in zip(view.shape, grown.shape, strict=True)]
+    array = np.pad(array, missing, constant_values=np.nan)
     batch_stride, outer_stride = grown.strides(batch)
     step = {view.major: 1, "l": batch_stride}
     order = ("l", *axes)
@@ -33,7 +36,9 @@ def _matrix(array: np.ndarray, view: MatrixView, batch: int, axes: str, sizes: d
     return as_strided(array, [sizes[axis] for axis in order], strides)
 
 
-def evaluate(view: GemmView, a: np.ndarray, b: np.ndarray, out_shape: tuple[int, ...], row_multiple: int = 1) -> np.ndarray:
+def evaluate(
+    view: GemmView, a: np.ndarray, b: np.ndarray, out_shape: tuple[int, ...], row_multiple: int = 1
+) -> np.ndarray:
     """What a GEMM that knows only sizes, majors and strides would compute."""
     sizes = {"l": view.batch, "m": view.m, "n": view.n, "k": view.k}
     first, second = (b, a) if view.exchanged else (a, b)
@@ -60,7 +65,8 @@ NO_COPIES = (
     "mk,kn->mn", "km,kn->mn", "mk,nk->mn", "km,nk->mn", "mk,kn->nm",
     "lmk,lkn->lmn", "lkm,lkn->lmn", "lmk,lnk->lnm", "mlk,lkn->mln", "mlk,lnk->lmn",
     "bsd,dhe->bshe", "bshe,dhe->bsd", "bsd,bshe->dhe", "pqk,pqkn->pqn",
-    "vmk,kn->vmn", "mk,vkn->vmn", "mk,vkn->mvn", "mk,knv->mnv", "mkv,kn->vmn", "k,kn->n", "mk,k->m", "m,n->mn", "lk,lkn->ln",
+    "vmk,kn->vmn", "mk,vkn->vmn", "mk,vkn->mvn", "mk,knv->mnv", "mkv,kn->vmn", "k,kn->n", "mk,k->m", "m,n->mn",
+    "lk,lkn->ln",
 )  # fmt: skip
 
 
@@ -74,7 +80,12 @@ def test_common_contractions_need_no_copy(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "copies"),
-    [("bqhd,bkhd->bhqk", ("a", "b")), ("kml,kn->lnm", ("b",)), ("mabk,kn->bamn", ("a",)), ("kml,knl->mnl", ("a", "b", "d"))],
+    [
+        ("bqhd,bkhd->bhqk", ("a", "b")),
+        ("kml,kn->lnm", ("b",)),
+        ("mabk,kn->bamn", ("a",)),
+        ("kml,knl->mnl", ("a", "b", "d")),
+    ],
 )
 def test_copies_are_made_where_strides_cannot_say_it(text: str, copies: tuple[str, ...]) -> None:
     """`copies` names the GEMM's operands: a result that is m-contiguous has exchanged them."""
@@ -112,7 +123,9 @@ def test_view_computes_the_contraction(case, row_multiple, random) -> None:
     try:
         view = gemm_view(c, a.shape, b.shape)
     except NotAGemm:
-        assert expected.size == max([1, *(sizes[x] for x in c.batch)]) or all(sizes[x] == 1 or x in c.batch for x in c.out)
+        assert expected.size == max([1, *(sizes[x] for x in c.batch)]) or all(
+            sizes[x] == 1 or x in c.batch for x in c.out
+        )
         return
     np.testing.assert_array_equal(evaluate(view, a, b, expected.shape, row_multiple), expected)
 
@@ -130,6 +143,6 @@ def test_backward_and_batched_contractions(case, data) -> None:
     stack_a = a if a_axis is None else np.stack([a, a + 1, a * 2], a_axis)
     stack_b = b if b_axis is None else np.stack([b, b - 1, b * 3], b_axis)
     pairs = [(x if a_axis is not None else a, y if b_axis is not None else b)
-             for x, y in zip((a, a + 1, a * 2), (b, b - 1, b * 3))]  # fmt: skip
+             for x, y in zip((a, a + 1, a * 2), (b, b - 1, b * 3), strict=True)]  # fmt: skip
     expected = np.stack([np.einsum(x, c.a, y, c.b, c.out) for x, y in pairs], position)
     np.testing.assert_array_equal(np.einsum(stack_a, batched.a, stack_b, batched.b, batched.out), expected)

@@ -1,4 +1,4 @@
-"""What a product lowers to for CUDA, seen on any machine: how many calls of which kernels, and that no operand is copied."""
+"""What a product lowers to for CUDA, seen on any machine: how many calls of which kernels, and no operand copied."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ COPIES = {"transpose", "pad", "reshape", "copy", "gather", "concatenate", "dynam
 
 @pytest.fixture(autouse=True)
 def kernels(tmp_path, monkeypatch):
-    wide = [synthetic_manifest.entry("sm_90a", "static", out="float32", majors=m) for m in ("knn", "mkn", "mnn", "kkm", "mnm")]
+    wide = [
+        synthetic_manifest.entry("sm_90a", "static", out="float32", majors=m)
+        for m in ("knn", "mkn", "mnn", "kkm", "mnm")
+    ]
     content = synthetic_manifest.entries() + wide
     monkeypatch.setenv("JAX_CLC_CUBINS", str(synthetic_manifest.write(tmp_path, content)))
     jax.clear_caches()
@@ -131,7 +134,9 @@ def test_unaligned_rows_are_padded_inside_the_program() -> None:
 
 
 def test_an_element_copying_kernel_needs_no_padding() -> None:
-    (name,) = [k["name"] for k in synthetic_manifest.entries() if k["operand_copies"] == "elements" and "_knn_" in k["name"]]
+    (name,) = [
+        k["name"] for k in synthetic_manifest.entries() if k["operand_copies"] == "elements" and "_knn_" in k["name"]
+    ]
     program = lowered(functools.partial(matmul, kernel=name), struct(256, 100), struct(100, 513))
     assert program.calls[0]["kernels"] == name and "pad" not in program.operations
 
@@ -150,7 +155,9 @@ def test_what_has_no_kernel_is_lax(call) -> None:
     assert not program.calls and program.operations["dot_general"] == 1
 
 
-@pytest.mark.parametrize(("a", "b"), [((4, 0), (0, 4)), ((0, 4), (4, 4)), ((3, 4, 0), (3, 0, 4)), ((0, 4, 8), (0, 8, 4))])
+@pytest.mark.parametrize(
+    ("a", "b"), [((4, 0), (0, 4)), ((0, 4), (4, 4)), ((3, 4, 0), (3, 0, 4)), ((0, 4, 8), (0, 8, 4))]
+)
 def test_empty_products_call_no_kernel(a, b, monkeypatch) -> None:
     monkeypatch.setenv("JAX_CLC_STRICT", "1")
     assert not lowered(matmul, struct(*a), struct(*b)).calls
@@ -175,7 +182,9 @@ def test_strict_mode_forbids_every_fallback(monkeypatch) -> None:
 def test_a_pinned_kernel_is_the_forward_products_alone() -> None:
     a, b = struct(256, 128), struct(128, 512)
     name = plan(a, b, schedule="nonpersistent").choices["sm_90a"].kernel
-    forward, *backward = lowered(jax.grad(functools.partial(_loss, functools.partial(matmul, kernel=name)), (0, 1)), a, b).calls
+    forward, *backward = lowered(
+        jax.grad(functools.partial(_loss, functools.partial(matmul, kernel=name)), (0, 1)), a, b
+    ).calls
     assert forward["kernels"] == name
     assert all(name not in call["kernels"].split(",") for call in backward)
 
@@ -194,7 +203,9 @@ def test_demands_that_cannot_be_honoured_are_errors_on_every_platform(platform) 
     with pytest.raises(ValueError, match=r"(?s)does not exist.*Kernels that fit: sm100_"):
         lowered(functools.partial(matmul, kernel="sm90_none"), a, b, platform=platform)
     with pytest.raises(ValueError, match=r"schedule='clc' cannot be honoured.*float32.*No kernel fits"):
-        lowered(functools.partial(matmul, schedule="clc"), struct(8, 8, dtype=jnp.float32), struct(8, 8), platform=platform)
+        lowered(
+            functools.partial(matmul, schedule="clc"), struct(8, 8, dtype=jnp.float32), struct(8, 8), platform=platform
+        )
     with pytest.raises(ValueError, match="leaves no SM"):
         lowered(functools.partial(matmul, sm_limit=0), a, b, platform=platform)
 

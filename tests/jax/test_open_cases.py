@@ -47,7 +47,7 @@ def test_case_17_nan_and_inf_stay_in_their_row_and_column(place, rng, m, n, k, b
 def test_case_19_cotangents_have_the_operands_dtypes(place, rng) -> None:
     a, b = integers(rng, 16, 32), integers(rng, 32, 24)
     wide = lambda call: jax.grad(lambda a, b: call(a, b, preferred_element_type=jnp.float32).sum(), (0, 1))(a, b)  # noqa: E731
-    for mine, other in zip(wide(matmul), wide(jnp.matmul)):
+    for mine, other in zip(wide(matmul), wide(jnp.matmul), strict=True):
         assert mine.dtype == jnp.bfloat16
         same(mine, other)
 
@@ -80,7 +80,7 @@ def test_case_22_an_array_and_its_transpose(place, rng) -> None:
     def both(call):
         return jax.jit(lambda a, b: (call(a, b), call(a, b).T, call(a.T, b), call(a, b.T), call(a.T, b.T).T))(a, b)
 
-    for mine, other in zip(both(matmul), both(jnp.matmul)):
+    for mine, other in zip(both(matmul), both(jnp.matmul), strict=True):
         same(mine, other)
 
 
@@ -102,14 +102,18 @@ def test_drop_in_for_flax_style_callers(place, rng) -> None:
 def run_python(code: str, **environment: str) -> str:
     path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path, **environment}, capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_case_24_importing_starts_no_backend_and_needs_no_driver() -> None:
-    code = "import jax_clc, jax._src.xla_bridge as bridge, ctypes; print(bridge._backends); print('libcuda' in open('/proc/self/maps').read())"
+    code = "import jax_clc, jax._src.xla_bridge as x; print(x._backends, 'libcuda' in open('/proc/self/maps').read())"
     assert run_python(code, JAX_PLATFORMS="cpu").split() == ["{}", "False"]
 
 
@@ -133,5 +137,5 @@ def test_case_25_this_jaxlib_takes_the_handlers() -> None:
     except native.NativeError as error:
         pytest.skip(f"no extension for this Python: {error}")
     native.register()
-    assert run_python("import jax_clc, jax.numpy as jnp; print(jax_clc.matmul(jnp.ones((2, 2)), jnp.ones((2, 2)))[0, 0])",
-                      JAX_PLATFORMS="cpu").split() == ["2.0"]  # fmt: skip
+    code = "import jax_clc, jax.numpy as jnp; print(jax_clc.matmul(jnp.ones((2, 2)), jnp.ones((2, 2)))[0, 0])"
+    assert run_python(code, JAX_PLATFORMS="cpu").split() == ["2.0"]

@@ -24,14 +24,16 @@ import synthetic_manifest  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 saves_programs = pytest.mark.skipif(
-    importlib.util.find_spec("flatbuffers") is None, reason="jax.export serializes with flatbuffers, which is not installed"
+    importlib.util.find_spec("flatbuffers") is None,
+    reason="jax.export serializes with flatbuffers, which is not installed",
 )
 
 
 def start_python(code: str, *arguments: str, **environment: str) -> subprocess.Popen:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", **environment},
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", **environment},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -62,7 +64,8 @@ import sys, numpy as np, jax, jax.numpy as jnp
 jax.config.update("jax_num_cpu_devices", 8)
 import jax_clc.export
 exported = jax_clc.export.deserialize(open(sys.argv[1], "rb").read())
-a, b = (jnp.asarray(x, jnp.bfloat16) for x in (np.arange(64 * 32).reshape(64, 32) % 5 - 2, np.arange(32 * 128).reshape(32, 128) % 3 - 1))
+a, b = np.arange(64 * 32).reshape(64, 32) % 5 - 2, np.arange(32 * 128).reshape(32, 128) % 3 - 1
+a, b = jnp.asarray(a, jnp.bfloat16), jnp.asarray(b, jnp.bfloat16)
 if exported.nr_devices > 1:
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -197,5 +200,7 @@ def test_two_processes_of_four_devices_compute_one_product() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    processes = [start_python(DISTRIBUTED, address, str(i), JAX_CPU_COLLECTIVES_IMPLEMENTATION="gloo") for i in range(2)]
+    processes = [
+        start_python(DISTRIBUTED, address, str(i), JAX_CPU_COLLECTIVES_IMPLEMENTATION="gloo") for i in range(2)
+    ]
     assert [output_of(process).splitlines()[-1].split() for process in processes] == [["2", "True", "True", "True"]] * 2

@@ -20,27 +20,33 @@ DOT_GENERAL = [
     *((a, b, ((x, y), ((), ()))) for a, b, x, y in [
         ((5,), (5,), (0,), (0,)), ((5, 7), (5,), (0,), (0,)), ((7, 5), (5,), (1,), (0,)), ((3, 5), (2, 5), (1,), (1,)),
         ((5, 3), (5, 2), (0,), (0,)), ((5, 3, 2), (5, 2, 4), (0,), (0,)), ((5, 3, 2), (5, 2, 4), (0, 2), (0, 1)),
-        ((5, 3, 2), (3, 5, 2, 4), (0, 2), (1, 2)), ((1, 2, 2, 3), (1, 2, 3, 1), (1,), (1,)), ((3, 2), (2, 4), (1,), (0,)),
+        ((5, 3, 2), (3, 5, 2, 4), (0, 2), (1, 2)), ((1, 2, 2, 3), (1, 2, 3, 1), (1,), (1,)),
+        ((3, 2), (2, 4), (1,), (0,)),
     ]),
     ((3, 3, 2), (3, 2, 4), (((2,), (1,)), ((0,), (0,)))),
     ((3, 3, 2), (2, 3, 4), (((2,), (0,)), ((0,), (1,)))),
     ((3, 4, 2, 4), (3, 4, 3, 2), (((2,), (3,)), ((0, 1), (0, 1)))),
 ]  # fmt: skip
 MATMUL = [
-    ((3,), (3,)), ((3, 3), (3,)), ((3,), (3, 3)), ((3, 3), (3, 3)), ((3,), (5, 3, 2)), ((5, 3, 2), (2,)), ((5, 2), (3, 2, 4)),
-    ((5, 2, 3), (3, 2)), ((5, 3, 4), (5, 4, 1)), ((3, 1, 3, 4), (5, 4, 1)), ((1, 5, 4), (1, 4, 3)), ((1, 3, 4), (6, 4, 5)),
-    ((2, 1, 3, 4), (1, 6, 4, 5)), ((4, 0), (0, 4)), ((0, 4), (4, 3)), ((2, 3, 0), (2, 0, 4)), ((0, 3, 4), (0, 4, 5)),
+    ((3,), (3,)), ((3, 3), (3,)), ((3,), (3, 3)), ((3, 3), (3, 3)), ((3,), (5, 3, 2)), ((5, 3, 2), (2,)),
+    ((5, 2), (3, 2, 4)), ((5, 2, 3), (3, 2)), ((5, 3, 4), (5, 4, 1)), ((3, 1, 3, 4), (5, 4, 1)),
+    ((1, 5, 4), (1, 4, 3)), ((1, 3, 4), (6, 4, 5)), ((2, 1, 3, 4), (1, 6, 4, 5)), ((4, 0), (0, 4)), ((0, 4), (4, 3)),
+    ((2, 3, 0), (2, 0, 4)), ((0, 3, 4), (0, 4, 5)),
 ]  # fmt: skip
 EINSUM = [
-    ("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("ij,kj->ki", (3, 4), (5, 4)), ("bij,bjk->bki", (2, 3, 4), (2, 4, 5)),
-    ("i,j->ij", (3,), (4,)), ("i,i->", (3,), (3,)), ("ii,ij->j", (3, 3), (3, 4)), ("...ij,...jk->...ik", (2, 3, 4), (4, 5)),
-    ("bqhd,bkhd->bhqk", (2, 3, 2, 4), (2, 5, 2, 4)), ("bhqk,bkhd->bqhd", (2, 2, 3, 5), (2, 5, 2, 4)), ("ab,cd->acbd", (2, 3), (4, 5)),
+    ("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("ij,kj->ki", (3, 4), (5, 4)),
+    ("bij,bjk->bki", (2, 3, 4), (2, 4, 5)), ("i,j->ij", (3,), (4,)), ("i,i->", (3,), (3,)),
+    ("ii,ij->j", (3, 3), (3, 4)), ("...ij,...jk->...ik", (2, 3, 4), (4, 5)),
+    ("bqhd,bkhd->bhqk", (2, 3, 2, 4), (2, 5, 2, 4)), ("bhqk,bkhd->bqhd", (2, 2, 3, 5), (2, 5, 2, 4)),
+    ("ab,cd->acbd", (2, 3), (4, 5)),
 ]  # fmt: skip
 DTYPES = [jnp.bfloat16, jnp.float16, jnp.float32, jnp.int8, jnp.int32, jnp.uint8, jnp.complex64, jnp.bool_]
 
 
 def array(shape, dtype, seed=0):
-    values = np.random.default_rng([seed, *shape]).integers(0 if jnp.issubdtype(dtype, jnp.unsignedinteger) else -2, 3, shape)
+    values = np.random.default_rng([seed, *shape]).integers(
+        0 if jnp.issubdtype(dtype, jnp.unsignedinteger) else -2, 3, shape
+    )
     return jnp.asarray(values, dtype)
 
 
@@ -57,7 +63,11 @@ def assert_same_outcome(ours, theirs):
         assert ours == theirs
         return
     assert not isinstance(ours, tuple), ours
-    assert (ours.shape, ours.dtype, jax.typeof(ours).weak_type) == (theirs.shape, theirs.dtype, jax.typeof(theirs).weak_type)
+    assert (ours.shape, ours.dtype, jax.typeof(ours).weak_type) == (
+        theirs.shape,
+        theirs.dtype,
+        jax.typeof(theirs).weak_type,
+    )
     np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
 
 
@@ -66,10 +76,12 @@ def test_dot_general_on_the_public_shapes(dtype) -> None:
     for a_shape, b_shape, numbers in DOT_GENERAL:
         a, b = array(a_shape, dtype), array(b_shape, dtype, 1)
         for options in ({}, {"preferred_element_type": jnp.float32}, {"precision": "highest"}):
-            assert_same_outcome(outcome(dot_general, a, b, numbers, **options), outcome(lax.dot_general, a, b, numbers, **options))
+            assert_same_outcome(
+                outcome(dot_general, a, b, numbers, **options), outcome(lax.dot_general, a, b, numbers, **options)
+            )
 
 
-@pytest.mark.parametrize("dtypes", [*zip(DTYPES, DTYPES), *itertools.combinations(DTYPES[:5], 2)], ids=str)
+@pytest.mark.parametrize("dtypes", [*zip(DTYPES, DTYPES, strict=True), *itertools.combinations(DTYPES[:5], 2)], ids=str)
 def test_matmul_on_the_public_shapes(dtypes) -> None:
     for a_shape, b_shape in MATMUL:
         a, b = array(a_shape, dtypes[0]), array(b_shape, dtypes[1], 1)
@@ -92,8 +104,8 @@ def test_einsum_of_three_operands_and_with_axis_lists() -> None:
 BAD = [
     (matmul, jnp.matmul, ((3, 4), (5, 6))), (matmul, jnp.matmul, ((), (3,))), (matmul, jnp.matmul, ((3,), ())),
     (matmul, jnp.matmul, ((2, 3, 4), (3, 4, 5))), (matmul, jnp.matmul, ((3,), (4,))),
-    *((functools.partial(dot_general, dimension_numbers=n), functools.partial(lax.dot_general, dimension_numbers=n), shapes)
-      for shapes, n in [
+    *((functools.partial(dot_general, dimension_numbers=n), functools.partial(lax.dot_general, dimension_numbers=n), x)
+      for x, n in [
         (((3, 4), (5, 6)), (((1,), (0,)), ((), ()))), (((3, 4), (4, 6)), (((2,), (0,)), ((), ()))),
         (((3, 4), (4, 6)), (((1, 1), (0, 0)), ((), ()))), (((3, 4), (4, 6)), (((1,), (0,)), ((0,), ()))),
         (((2, 3, 4), (3, 4, 6)), (((2,), (1,)), ((0,), (0,)))), (((3, 3), (3, 3)), (((0,), (0,)), ((0,), (0,)))),
@@ -123,7 +135,9 @@ def test_what_is_no_array_raises_jaxs_own_errors(operands) -> None:
 def test_weak_types_follow_jax() -> None:
     weak = jnp.asarray(2.0) * jnp.ones(())  # a weakly typed scalar stays one
     a = jnp.full((2, 2), 1.0) * 1.0
-    weak_matrix = lax.full_like(weak, 2.0, shape=(2, 2)) if jax.typeof(weak).weak_type else jnp.broadcast_to(2.0, (2, 2))
+    weak_matrix = (
+        lax.full_like(weak, 2.0, shape=(2, 2)) if jax.typeof(weak).weak_type else jnp.broadcast_to(2.0, (2, 2))
+    )
     for x, y in itertools.product((a, weak_matrix, array((2, 2), jnp.bfloat16), array((2, 2), jnp.int8)), repeat=2):
         assert_same_outcome(outcome(matmul, x, y), outcome(jnp.matmul, x, y))
 
@@ -134,7 +148,8 @@ def test_numpy_arrays_are_operands_too() -> None:
     assert_same_outcome(dot_general(a, b, (((1,), (0,)), ((), ()))), lax.dot_general(a, b, (((1,), (0,)), ((), ()))))
 
 
-@pytest.mark.parametrize("precision", [None, "default", "highest", lax.Precision.HIGH, (lax.Precision.DEFAULT, lax.Precision.HIGHEST),
+@pytest.mark.parametrize("precision", [None, "default", "highest", lax.Precision.HIGH, (lax.Precision.DEFAULT,
+    lax.Precision.HIGHEST),
                                        lax.DotAlgorithmPreset.F32_F32_F32, "nonsense"], ids=str)  # fmt: skip
 def test_precision_is_taken_as_jax_takes_it(precision) -> None:
     for dtype in (jnp.float32, jnp.bfloat16):
@@ -144,10 +159,16 @@ def test_precision_is_taken_as_jax_takes_it(precision) -> None:
 
 def test_64_bit_mode_follows_jax() -> None:
     with jax.enable_x64(True):
-        for dtype, preferred in ((jnp.float32, jnp.float64), (jnp.float64, None), (jnp.int8, jnp.int64), (jnp.bfloat16, jnp.float64)):
+        for dtype, preferred in (
+            (jnp.float32, jnp.float64),
+            (jnp.float64, None),
+            (jnp.int8, jnp.int64),
+            (jnp.bfloat16, jnp.float64),
+        ):
             a, b = array((4, 8), dtype), array((8, 3), dtype, 1)
             assert_same_outcome(
-                outcome(matmul, a, b, preferred_element_type=preferred), outcome(jnp.matmul, a, b, preferred_element_type=preferred)
+                outcome(matmul, a, b, preferred_element_type=preferred),
+                outcome(jnp.matmul, a, b, preferred_element_type=preferred),
             )
 
 
@@ -158,8 +179,11 @@ def test_any_dimension_numbers(data) -> None:
     sizes = [data.draw(st.integers(0 if data.draw(st.integers(0, 9)) == 0 else 1, 4)) for _ in kinds]
     a_axes = data.draw(st.permutations([i for i, kind in enumerate(kinds) if kind in "lmk"]))
     b_axes = data.draw(st.permutations([i for i, kind in enumerate(kinds) if kind in "lnk"]))
-    pairs = {wanted: [(a_axes.index(i), b_axes.index(i)) for i, kind in enumerate(kinds) if kind == wanted] for wanted in "lk"}
-    unzip = lambda found: tuple(zip(*found)) if found else ((), ())  # noqa: E731
+    pairs = {
+        wanted: [(a_axes.index(i), b_axes.index(i)) for i, kind in enumerate(kinds) if kind == wanted]
+        for wanted in "lk"
+    }
+    unzip = lambda found: tuple(zip(*found, strict=True)) if found else ((), ())  # noqa: E731
     numbers = (unzip(pairs["k"]), unzip(pairs["l"]))
     dtype = data.draw(st.sampled_from([jnp.bfloat16, jnp.float32]))
     a, b = array([sizes[i] for i in a_axes], dtype), array([sizes[i] for i in b_axes], dtype, 1)
@@ -181,14 +205,17 @@ STEPS = {
     "linearize": lambda f: lambda a, b: jax.linearize(f, a, b)[1](a, b),
     "jacfwd": lambda f: lambda a, b: jax.jacfwd(lambda t: f(a * t, b))(jnp.ones((), a.dtype)),
     "scan": lambda f: lambda a, b: lax.scan(lambda c, x: (c, f(a * x, b)), 0, jnp.ones(2, a.dtype))[1],
-    "cond": lambda f: lambda a, b: lax.cond(a.sum() > -1e9, f, lambda a, b: jax.tree.map(jnp.zeros_like, f(a, b)), a, b),
+    "cond": lambda f: (
+        lambda a, b: lax.cond(a.sum() > -1e9, f, lambda a, b: jax.tree.map(jnp.zeros_like, f(a, b)), a, b)
+    ),
 }
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=4),
-    st.sampled_from([(matmul, jnp.matmul), (functools.partial(einsum, "...ij,...jk->...ki"), functools.partial(jnp.einsum, "...ij,...jk->...ki"))]),
+    st.sampled_from([(matmul, jnp.matmul), (functools.partial(einsum, "...ij,...jk->...ki"),
+        functools.partial(jnp.einsum, "...ij,...jk->...ki"))]),
     st.sampled_from([((3, 4), (4, 2)), ((2, 3, 4), (4, 2)), ((2, 3, 4), (2, 4, 3))]),
 )  # fmt: skip
 def test_transformations_in_any_order(steps, calls, shapes) -> None:

@@ -20,7 +20,13 @@ from jax_clc.contraction import Contraction
 from jax_clc.matmul import dot_general, einsum, matmul
 from jax_clc.partitioning import refined_meshes, split_labels
 
-GATHER, REDUCE, SCATTER, PERMUTE, EXCHANGE = "all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all"
+GATHER, REDUCE, SCATTER, PERMUTE, EXCHANGE = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "collective-permute",
+    "all-to-all",
+)
 M, N, K, L = 16, 64, 32, 8
 
 
@@ -57,7 +63,7 @@ class Layout:
     expected: dict[str, int]
     batched: bool = False
     gathers_weights: bool = False
-    """Weights split over the data's axis are gathered, which is what that layout is for; lax may move the data instead."""
+    """Weights split over the data's axis are gathered, as that layout is meant; lax may move the data instead."""
 
     def __str__(self) -> str:
         return self.name
@@ -102,7 +108,9 @@ def test_layout_gives_exactly_its_collectives(mesh, layout) -> None:
     np.testing.assert_array_equal(np.asarray(out, np.float32), exact(a, b).astype(np.float32))
     assert collectives(matmul, *placed, **options) == layout.expected
     if not layout.gathers_weights:
-        assert collectives(jnp.matmul, *placed, **options).get(GATHER, 0) >= layout.expected.get(GATHER, 0), "we gather more than lax"
+        assert collectives(jnp.matmul, *placed, **options).get(GATHER, 0) >= layout.expected.get(GATHER, 0), (
+            "we gather more than lax"
+        )
     if layout.out is not None:
         assert out.sharding.is_equivalent_to(NamedSharding(mesh, layout.out), out.ndim)
 
@@ -118,9 +126,9 @@ def _layer_gradient(call, a, b):
 )
 def test_gradients_reduce_what_the_forward_product_split(mesh, a, b, expected) -> None:
     arrays = integers(M, K), integers(K, N, seed=1)
-    placed = [put(x, mesh, spec) for x, spec in zip(arrays, (a, b))]
+    placed = [put(x, mesh, spec) for x, spec in zip(arrays, (a, b), strict=True)]
     ours, theirs = (jax.jit(functools.partial(_layer_gradient, call))(*placed) for call in (matmul, jnp.matmul))
-    for mine, other in zip(ours, theirs):
+    for mine, other in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(np.asarray(mine, np.float32), np.asarray(other, np.float32))
     assert collectives(functools.partial(_layer_gradient, matmul), *placed) == expected
 
@@ -142,7 +150,9 @@ def test_an_operand_split_over_part_of_a_mesh_axis_is_as_in_lax(shape) -> None:
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices("cpu")[:8])
     flat, b = put(integers(16 * K), mesh, P("x")), put(integers(K, N, seed=1), mesh, P())
     run = lambda call: lambda flat, b: call(flat.reshape(shape), b)  # noqa: E731
-    whole = {"out_shardings": NamedSharding(mesh, P())}  # jax 0.9.1 cannot name a result's sharding over part of an axis
+    whole = {
+        "out_shardings": NamedSharding(mesh, P())
+    }  # jax 0.9.1 cannot name a result's sharding over part of an axis
     ours, theirs = (jax.jit(run(call), **whole)(flat, b) for call in (matmul, jnp.matmul))
     np.testing.assert_array_equal(np.asarray(ours, np.float32), np.asarray(theirs, np.float32))
     assert collectives(run(matmul), flat, b, **whole) == collectives(run(jnp.matmul), flat, b, **whole)
@@ -178,7 +188,7 @@ def test_shard_map_runs_one_devices_product(mesh, check_vma) -> None:
     ours, theirs = (jax.shard_map(functools.partial(body, call), **specs) for call in (matmul, jnp.matmul))
     np.testing.assert_array_equal(np.asarray(jax.jit(ours)(*arrays), np.float32), exact(*arrays).astype(np.float32))
     assert collectives(ours, *arrays) == {REDUCE: 1}
-    for mine, other in zip(_layer_gradient(lambda a, b: ours(a, b), *arrays), _layer_gradient(lambda a, b: theirs(a, b), *arrays)):
+    for mine, other in zip(_layer_gradient(ours, *arrays), _layer_gradient(theirs, *arrays), strict=True):
         np.testing.assert_array_equal(np.asarray(mine, np.float32), np.asarray(other, np.float32))
 
 
@@ -200,7 +210,8 @@ def test_scan_inside_shard_map_with_a_varying_carry(mesh) -> None:
 def test_shard_map_over_some_axes_leaves_the_others_to_xla(mesh) -> None:
     arrays = put(integers(M, K), mesh, P("x", "y")), put(integers(K, N, seed=1), mesh, P("y"))
     ours, theirs = (
-        jax.jit(jax.shard_map(call, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"), axis_names={"x"})) for call in (matmul, jnp.matmul)
+        jax.jit(jax.shard_map(call, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"), axis_names={"x"}))
+        for call in (matmul, jnp.matmul)
     )
     np.testing.assert_array_equal(np.asarray(ours(*arrays), np.float32), np.asarray(theirs(*arrays), np.float32))
     assert collectives(ours, *arrays) == collectives(theirs, *arrays)
@@ -223,14 +234,18 @@ EXPLICIT = {
     "data_and_tensor": (lambda matmul, einsum, a, b: matmul(a, b), P("x"), P(None, "y")),
     "out_sharding": (lambda matmul, einsum, a, b: matmul(a, b, out_sharding=P("x", "y")), P(None, "x"), P("x")),
     "unreduced": (
-        lambda matmul, einsum, a, b: jax.sharding.reshard(matmul(a, b, out_sharding=P(None, None, unreduced={"x"})), P(None, None)),
+        lambda matmul, einsum, a, b: jax.sharding.reshard(
+            matmul(a, b, out_sharding=P(None, None, unreduced={"x"})), P(None, None)),
         P(None, "x"), P("x"),
     ),
     "einsum": (lambda matmul, einsum, a, b: einsum("mk,kn->nm", a, b), P("x"), P(None, "y")),
-    "einsum_out_sharding": (lambda matmul, einsum, a, b: einsum("mk,kn->nm", a, b, out_sharding=P("y", None)), P(None, "x"), P("x")),
+    "einsum_out_sharding": (
+        lambda matmul, einsum, a, b: einsum("mk,kn->nm", a, b, out_sharding=P("y", None)), P(None, "x"), P("x"),
+    ),
     "gradient": (lambda matmul, einsum, a, b: _layer_gradient(matmul, a, b), P("x"), P(None, "y")),
     "gradient_out_sharding": (
-        lambda matmul, einsum, a, b: _layer_gradient(functools.partial(matmul, out_sharding=P("x", "y")), a, b), P(None, "x"), P("x"),
+        lambda matmul, einsum, a, b: _layer_gradient(functools.partial(matmul, out_sharding=P("x", "y")), a, b),
+        P(None, "x"), P("x"),
     ),
     "vmap": (lambda matmul, einsum, a, b: jax.vmap(matmul, (0, None))(a[:, None], b), P(), P(None, "y")),
     "ambiguous_k": (lambda matmul, einsum, a, b: matmul(a, b), P(None, "x"), P("x")),
@@ -250,7 +265,10 @@ def test_explicit_meshes_give_jaxs_types_values_and_errors(explicit_mesh, name, 
         def outcome(matmul, einsum):
             call = functools.partial(run, matmul, einsum)
             try:
-                return [(jax.typeof(x), np.asarray(x, np.float32)) for x in jax.tree.leaves((jax.jit(call) if compile_it else call)(a, b))]
+                return [
+                    (jax.typeof(x), np.asarray(x, np.float32))
+                    for x in jax.tree.leaves((jax.jit(call) if compile_it else call)(a, b))
+                ]
             except Exception as error:
                 return type(error), str(error).splitlines()[0]
 
@@ -299,11 +317,15 @@ def test_no_mesh_axis_is_ever_used_twice() -> None:
                         for on in choices:
                             if set(bk) & set(bn) or set(om) & set(on):
                                 continue
-                            split = split_labels(PLAIN, SIZES, {"x": 2, "y": 4}, {0: am, 1: ak}, {1: bk, 2: bn}, {0: om, 2: on})
+                            split = split_labels(
+                                PLAIN, SIZES, {"x": 2, "y": 4}, {0: am, 1: ak}, {1: bk, 2: bn}, {0: om, 2: on}
+                            )
                             used = [axis for taken in split.axes.values() for axis in taken]
                             assert len(used) == len(set(used))
                             done = [axis for taken in split.scattered.values() for axis in taken]
-                            assert sorted([*done, *split.reduced]) == sorted(split.axes[1]), "every axis of k is summed once"
+                            assert sorted([*done, *split.reduced]) == sorted(split.axes[1]), (
+                                "every axis of k is summed once"
+                            )
 
 
 def test_refined_meshes_keep_the_order_of_devices(mesh) -> None:

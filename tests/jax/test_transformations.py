@@ -30,9 +30,12 @@ CALLS = {
         functools.partial(dot_general, dimension_numbers=(((0, 2), (1, 0)), ((), ()))),
         functools.partial(lax.dot_general, dimension_numbers=(((0, 2), (1, 0)), ((), ()))), (2, 8, 8), (8, 2, 8),
     ),
-    "einsum": (functools.partial(einsum, "bsd,dhe->bshe"), functools.partial(jnp.einsum, "bsd,dhe->bshe"), (2, 4, 8), (8, 2, 8)),
+    "einsum": (
+        functools.partial(einsum, "bsd,dhe->bshe"), functools.partial(jnp.einsum, "bsd,dhe->bshe"), (2, 4, 8), (8, 2, 8)
+    ),
     "einsum_attention": (
-        functools.partial(einsum, "bqhd,bkhd->bhqk"), functools.partial(jnp.einsum, "bqhd,bkhd->bhqk"), (2, 8, 2, 8), (2, 8, 2, 8)
+        functools.partial(einsum, "bqhd,bkhd->bhqk"), functools.partial(jnp.einsum, "bqhd,bkhd->bhqk"),
+        (2, 8, 2, 8), (2, 8, 2, 8),
     ),
 }  # fmt: skip
 
@@ -86,7 +89,8 @@ TRANSFORMATIONS = {
     "third_order": lambda call, a, b: jax.grad(lambda t: jax.grad(lambda t: jax.grad(
         lambda t: loss(call, a * t, b))(t))(t))(jnp.asarray(1.0, a.dtype)),
     "hessian": lambda call, a, b: jax.hessian(
-        lambda t: loss(call, a.at[(0,) * a.ndim].set(t[0].astype(a.dtype)), b * t[1].astype(b.dtype)))(jnp.asarray([1.0, 2.0])),
+        lambda t: loss(call, a.at[(0,) * a.ndim].set(t[0].astype(a.dtype)), b * t[1].astype(b.dtype)))(
+            jnp.asarray([1.0, 2.0])),
     "jacfwd": lambda call, a, b: jax.jacfwd(lambda t: call(a * t[0], b * t[1]))(jnp.asarray([1.0, 2.0], a.dtype)),
     "jacrev": lambda call, a, b: jax.jacrev(
         lambda t: call(a * t[0], b * t[1]).reshape(-1)[:4])(jnp.asarray([1.0, 2.0], a.dtype)),
@@ -104,7 +108,8 @@ TRANSFORMATIONS = {
     "vmap_b": lambda call, a, b: jax.vmap(call, (None, 0))(a, _stacked(b)),
     "vmap_last_axes": lambda call, a, b: jax.vmap(call, (a.ndim, b.ndim), -1)(_stacked(a, -1), _stacked(b, -1)),
     "vmap_of_vmap": lambda call, a, b: jax.vmap(jax.vmap(call, (None, 0)), (0, None))(_stacked(a), _stacked(b)),
-    "vmap_of_grad": lambda call, a, b: jax.vmap(jax.grad(functools.partial(loss, call), (0, 1)))(_stacked(a), _stacked(b)),
+    "vmap_of_grad": lambda call, a, b: jax.vmap(jax.grad(functools.partial(loss, call), (0, 1)))(
+        _stacked(a), _stacked(b)),
     "grad_of_vmap_b": lambda call, a, b: jax.grad(lambda a, b: jax.vmap(call, (None, 0))(a, _stacked(b))
                                                   .astype(jnp.float32).sum(), (0, 1))(a, b),
     "jit_vmap_checkpoint_grad": lambda call, a, b: jax.jit(jax.vmap(jax.grad(
@@ -119,8 +124,12 @@ def operands(name: str, dtype, rng) -> tuple[jax.Array, jax.Array]:
 
 def assert_same(ours, theirs) -> None:
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for mine, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs)):
-        assert (mine.shape, mine.dtype, jax.typeof(mine).weak_type) == (other.shape, other.dtype, jax.typeof(other).weak_type)
+    for mine, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert (mine.shape, mine.dtype, jax.typeof(mine).weak_type) == (
+            other.shape,
+            other.dtype,
+            jax.typeof(other).weak_type,
+        )
         np.testing.assert_array_equal(np.asarray(mine, np.float64), np.asarray(other, np.float64))
 
 
