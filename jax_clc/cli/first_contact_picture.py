@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jax_clc.bench import results
 from jax_clc.bench.plots import COLOURS
-from jax_clc.schedule.picture import FAINT, IDLE, INK, new_figure, save_figure
+from jax_clc.schedule import trace as trace_format
+from jax_clc.schedule.picture import FAINT, IDLE, INK, draw_panel, new_figure, save_figure
+from jax_clc.schedule.summary import common_end
+from jax_clc.schedule.trace import TileTrace
 
 
 def save(report: Mapping[str, Any], path: Path) -> None:
     """Draws what the report holds. Raises RuntimeError without matplotlib."""
     steps = report["steps"]
-    panels = [
-        (draw, steps[name]["rows"])
-        for name, draw in (("race", _race), ("held", _held))
-        if steps.get(name, {}).get("rows")
-    ]
+    panels: list[tuple[Callable[..., None], Any]] = []
+    for name, draw in (("race", _race), ("held", _held)):
+        if rows := steps.get(name, {}).get("rows"):
+            panels.append((draw, rows))
+    if "held" in steps.get("tiles", {}):
+        traces = trace_format.from_json(steps["tiles"]["held"]["traces"])
+        panels += [(_tiles, (trace, common_end(traces))) for trace in traces]
     figure = new_figure(9.6, 1.6 + 3.9 * len(panels))
     heights = [0.25 + 0.12 * len(steps), *([2.4] * len(panels))]
     axes = figure.subplots(1 + len(panels), 1, squeeze=False, height_ratios=heights)
     _verdicts(axes[0, 0], report)
-    for axis, (draw, rows) in zip(axes[1:, 0], panels, strict=True):
-        draw(axis, rows, report)
+    for axis, (draw, content) in zip(axes[1:, 0], panels, strict=True):
+        draw(axis, content, report)
+        if draw is _tiles:
+            continue
         axis.tick_params(colors=INK, length=0)
         axis.grid(axis="y", color=IDLE)
         axis.set_axisbelow(True)
@@ -58,6 +65,12 @@ def _race(axis: Any, rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any
                     fontsize=8.5)  # fmt: skip
     axis.set_title("speed by schedule, jnp.dot = 1, device quiet", loc="left", color=INK, fontsize=10)
     axis.legend(frameon=False, fontsize=9, ncols=len(names), loc="lower right", bbox_to_anchor=(1, 1))
+
+
+def _tiles(axis: Any, traced: tuple[TileTrace, float], report: Mapping[str, Any]) -> None:
+    trace, end = traced
+    draw_panel(axis, trace, end, "tile")
+    axis.set_xlabel(f"us; a row is an SM, a box a tile; {len(trace.taken)} SMs held by other work", color=INK)
 
 
 def _held(axis: Any, rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> None:

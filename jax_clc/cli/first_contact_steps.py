@@ -28,6 +28,7 @@ RACE_SHAPES = (
 )  # fmt: skip
 QUICK_EXACT, QUICK_RACE = 7, 3
 HELD_SHAPE = (8192, 8192, 4096)
+TRACED_SHAPE = (4096, 8192, 4096)
 HELD_PARTS = (32, 8, 4, 2)
 """Shares of the SMs that are held, as 1 in ...: 4, 16, 33 and 66 of an H200's 132."""
 
@@ -211,6 +212,27 @@ def held(contact: Contact, progress: Progress) -> dict[str, Any]:
     }
 
 
+def tiles(contact: Contact, progress: Progress) -> dict[str, Any]:
+    """The traced schedules, quiet and with one SM in eight held: who got which tile when, and how it was claimed."""
+    from jax_clc.cli import traced_runs
+    from jax_clc.schedule import trace as trace_format
+    from jax_clc.schedule.claims import claims
+
+    found: dict[str, dict[str, Any]] = {}
+    assert contact.sm_count is not None
+    for name, sms in (("quiet", 0), ("held", contact.sm_count // 8)):
+        progress(f"{sms} SMs held")
+        traces = traced_runs.on_device(TRACED_SHAPE, None, sms)
+        found[name] = {
+            "held_sms": sms,
+            "claims": [dataclasses.asdict(claims(trace)) for trace in traces],
+            "traces": trace_format.to_json(traces),
+        }
+    asked = [entry for case in found.values() for entry in case["claims"] if entry["latency"]]
+    latencies = [f"{entry['schedule']} {entry['latency']['median']:.2f} us" for entry in asked]
+    return {"passed": True, "summary": f"median request: {', '.join(latencies)} (quiet, held)", **found}
+
+
 def _slowdown(rows: Sequence[Mapping[str, Any]], name: str) -> float:
     first, last = (row["contestants"][name]["median_us"] for row in (rows[0], rows[-1]))
     return last / first
@@ -248,6 +270,14 @@ STEPS = (
             f"from 1 in {HELD_PARTS[0]} to 1 in {HELD_PARTS[-1]}"
         ),
         held,
+    ),
+    Step(
+        "tiles",
+        lambda contact: (
+            f"trace every tile at {' x '.join(map(str, TRACED_SHAPE))}, quiet and with one SM in eight held: launches, "
+            "grants, refusals before the end, order, latency of requests"
+        ),
+        tiles,
     ),
 )
 

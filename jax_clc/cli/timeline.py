@@ -12,11 +12,16 @@ from jax_clc.schedule.model import Costs, Device, Tiles, simulate
 from jax_clc.schedule.text_picture import text_timeline
 from jax_clc.schedule.trace import SCHEDULES, SmWindow, TileTrace
 
+RUN_HERE = Path()
+EMULATED_SHAPE, DEVICE_SHAPE = (768, 1024, 1024), (8192, 8192, 4096)
+EMULATED_SMS, MODEL_SMS = 8, 4
 EXAMPLES = """examples:
   jax-clc timeline                                     12 tiles, 4 workers planned, room for 3
   jax-clc timeline --tiles 48 --sms 8 --take 5@2.2:9 --spread 0.25 --png timeline.png
   jax-clc timeline --tiles 1024 --tile-us 44.6 --sms 132 --cluster 2 --take 0-15 --schedules static dynamic
-  jax-clc timeline --device trace.json --png timeline.png
+  jax-clc timeline --emulated sm_100 --take 6-7        the kernels that ship, on the emulated device
+  jax-clc timeline --device --held 16 --png t.png      the same kernels on this machine's GPU, 16 SMs held
+  jax-clc timeline --device trace.json                 traces that --json wrote
 """
 
 
@@ -29,7 +34,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--device", metavar="FILE", type=Path, help="draw a JSON file of tile traces")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--emulated", metavar="ARCH", help="run traced kernels on the emulated device (sm_90a, sm_100)")
+    source.add_argument(
+        "--device", metavar="FILE", nargs="?", type=Path, const=RUN_HERE,
+        help="run traced kernels on this machine's GPU; with FILE draw the traces of that JSON file",
+    )  # fmt: skip
     parser.add_argument(
         "--schedules",
         nargs="+",
@@ -37,7 +47,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="SCHEDULE",
         help=f"of {', '.join(SCHEDULES)}; by default those that make sense for the source",
     )
-    parser.add_argument("--png", metavar="FILE", type=Path, help="write a picture; .svg and .pdf are written too")
+    parser.add_argument(
+        "--png", metavar="FILE", type=Path, help="write a picture; the suffix decides (.png, .svg, .pdf)"
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the traces")
     parser.add_argument("--colour", choices=("tile", "worker"), default="tile")
     parser.add_argument("--title", help="title of the picture")
@@ -46,15 +58,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--take",
         action="append",
         metavar="SMS[@T0:T1]",
-        help="other work holds these SMs, e.g. 3, 0-19, 5@2:9 (us); repeatable. Default: the last SM; none: none",
+        help="other work holds these SMs, e.g. 3, 0-19, 5@2:9 (us, or steps of the emulated device); repeatable. "
+        "Default: the model's last SM; none: none",
     )
     parser.add_argument("--seed", type=int, default=0)
-    model = parser.add_argument_group("the model (without --device)")
+    parser.add_argument("--sms", type=int, help=f"SMs of the model ({MODEL_SMS}) or emulated device ({EMULATED_SMS})")
+    runs = parser.add_argument_group("runs (--emulated, --device)")
+    runs.add_argument("--shape", type=int, nargs=3, metavar=("M", "N", "K"), help="the product that is run")
+    runs.add_argument("--held", type=int, default=0, metavar="S", help="a kernel holds S SMs meanwhile (--device)")
+    runs.add_argument("--hostile", action="store_true", help="delays and orders at their worst (--emulated)")
+    model = parser.add_argument_group("the model (without --emulated, --device)")
     model.add_argument("--tiles", type=int, default=12, help="cluster tiles")
     model.add_argument("--tile-us", type=float, default=1.0, help="time of a tile's mainloop")
     model.add_argument("--epilogue-us", type=float, default=0.0)
     model.add_argument("--spread", type=float, default=0.0, help="coefficient of variation of the tile times")
-    model.add_argument("--sms", type=int, default=4)
     model.add_argument("--cluster", type=int, default=1, help="CTAs per cluster")
     model.add_argument("--workers", type=int, help="workers that static and dynamic launch (default: all that fit)")
     model.add_argument("--launch-us", type=float, default=0.0)
@@ -67,7 +84,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def main(args: argparse.Namespace) -> int:
     """Prints the text, writes what was asked for; returns the exit status."""
-    if args.device is not None:
+    if args.device is not RUN_HERE and args.held:
+        raise ValueError("--held needs --device without a file")
+    if args.device not in (None, RUN_HERE) and args.shape:
+        raise ValueError("--shape needs a run, not a file")
+    if args.emulated:
+        from jax_clc.cli import traced_runs
+
+        traces = traced_runs.on_emulated_device(
+            args.emulated, tuple(args.shape or EMULATED_SHAPE), args.schedules, sm_count=args.sms or EMULATED_SMS,
+            seed=args.seed, taken=parse_windows(args.take or []), hostile=args.hostile,
+        )  # fmt: skip
+    elif args.device == RUN_HERE:
+        from jax_clc.cli import traced_runs
+
+        traces = traced_runs.on_device(tuple(args.shape or DEVICE_SHAPE), args.schedules, args.held)
+    elif args.device is not None:
         traces = [
             trace
             for trace in trace_format.load(args.device)
@@ -89,7 +121,8 @@ def main(args: argparse.Namespace) -> int:
 
 def model_traces(args: argparse.Namespace) -> list[TileTrace]:
     """The traces of the makespan model for the command's options."""
-    device = Device(args.sms, args.cluster, taken=parse_windows(args.take or [str(args.sms - 1)]))
+    sms = args.sms or MODEL_SMS
+    device = Device(sms, args.cluster, taken=parse_windows(args.take or [str(sms - 1)]))
     tiles = (
         Tiles.drawn(args.tiles, args.tile_us, args.spread, seed=args.seed, epilogue_us=args.epilogue_us)
         if args.spread

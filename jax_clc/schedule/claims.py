@@ -27,8 +27,9 @@ class Claims:
 
     launched: clusters that computed a tile. granted: tiles that a worker asked for. refused_while_pending: workers that
     had left before another cluster started its first tile: on `clc` each was refused while clusters were pending.
-    grants_in_order, launches_in_order: share of neighbours in time whose numbers ascend, None if there are fewer
-    than two. hidden: share of requests answered before the worker's tile in hand ended. latency: None without requests.
+    grants_in_order, late_launches_in_order: share of neighbours in time whose numbers ascend, None if there are fewer
+    than two; late are those after the first tile's end. hidden: share of requests answered before the worker's tile in
+    hand ended. latency: None without requests.
     """
 
     schedule: str
@@ -36,7 +37,7 @@ class Claims:
     granted: int
     refused_while_pending: int
     grants_in_order: float | None
-    launches_in_order: float | None
+    late_launches_in_order: float | None
     hidden: float | None
     latency: Latency | None
 
@@ -53,6 +54,7 @@ def claims(trace: TileTrace) -> Claims:
         if event.asked is not None and event.answered is not None
     )
     last_launch = max((events[0].start for events in workers.values()), default=0.0)
+    first_end = min((event.end for event in first_ctas), default=0.0)
     left = [max(event.end for event in events) for events in workers.values()]
     waits = sorted(latency for *_, latency in asked)
     return Claims(
@@ -61,7 +63,9 @@ def claims(trace: TileTrace) -> Claims:
         granted=len(asked),
         refused_while_pending=sum(end <= last_launch for end in left),
         grants_in_order=_ascending([tile for _, tile, _ in asked]),
-        launches_in_order=_ascending(list(workers)),
+        late_launches_in_order=_ascending(
+            [cluster for cluster, events in workers.items() if events[0].start >= first_end]
+        ),
         hidden=_hidden(workers.values()),
         latency=Latency(len(waits), statistics.median(waits), waits[math.ceil(0.9 * len(waits)) - 1], waits[-1])
         if waits

@@ -44,7 +44,7 @@ def draw(traces: Sequence[TileTrace], *, title: str | None = None, colour: str =
     axes = figure.subplots(*shape, squeeze=False, sharex=True, sharey=not stacked)
     end = common_end(traces)
     for axis, trace in zip(axes.flat, traces, strict=True):
-        _draw_panel(axis, trace, end, colour)
+        draw_panel(axis, trace, end, colour)
     for axis in axes[-1]:
         axis.set_xlabel("time (us)" if traces[0].unit == "us" else "time (steps of the emulated device)", color=INK)
     figure.supxlabel(LEGEND if stacked else LEGEND_THIN, x=0.012, ha="left", color=INK, fontsize=8.5)
@@ -76,7 +76,8 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), facecolor=PAPER, layout="constrained")
 
 
-def _draw_panel(axis: Axes, trace: TileTrace, end: float, colour: str) -> None:
+def draw_panel(axis: Axes, trace: TileTrace, end: float, colour: str) -> None:
+    """One trace on one pair of axes, on a time scale that ends at `end`."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 

@@ -17,7 +17,7 @@ def claims_of(schedule, device=FOUR_PLACES, **costs):
 def test_quiet_clc_launches_what_fits_and_grants_the_rest_in_grid_order():
     found = claims_of("clc", request_us=0.5)
     assert (found.launched, found.granted, found.refused_while_pending) == (4, 36, 0)
-    assert (found.grants_in_order, found.launches_in_order, found.hidden) == (1.0, 1.0, 1.0)
+    assert (found.grants_in_order, found.late_launches_in_order, found.hidden) == (1.0, None, 1.0)
     assert found.latency.median == found.latency.longest == pytest.approx(0.5)
     assert found.latency.requests == 36
 
@@ -30,7 +30,7 @@ def test_schedules_that_do_not_ask_have_no_latency():
     found = claims_of("nonpersistent")
     assert found.latency is None
     assert found.hidden is None
-    assert (found.launched, found.granted) == (40, 0)
+    assert (found.launched, found.granted, found.late_launches_in_order) == (40, 0, 1.0)
 
 
 def test_refusals_before_the_end_are_seen():

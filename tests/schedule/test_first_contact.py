@@ -11,6 +11,9 @@ from jax_clc.cli import first_contact, first_contact_picture
 from jax_clc.cli import first_contact_steps as steps
 from jax_clc.cli import main as command_line
 from jax_clc.planning import GemmProblem, catalog
+from jax_clc.schedule import trace as trace_format
+from jax_clc.schedule.model import Device, Tiles, simulate
+from jax_clc.schedule.trace import SmWindow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +71,7 @@ def test_step_that_raises_is_recorded_and_the_others_run():
 
 
 def test_unknown_step_is_named():
-    with pytest.raises(ValueError, match="no step taste; the steps are exact, bits, race, held"):
+    with pytest.raises(ValueError, match="no step taste; the steps are exact, bits, race, held, tiles"):
         steps.named(["taste"])
 
 
@@ -93,11 +96,14 @@ def test_picture_shows_what_the_report_holds(tmp_path):
     held = [
         {**row(8192, 8192, 4096, static=us, clc=us / 1.3, jnp_dot=us), "held_sms": s} for s, us in ((0, 400), (16, 700))
     ]
+    device = Device(32, 2, taken=(SmWindow(0), SmWindow(1)))
+    traces = [simulate(name, Tiles.constant(128, 10.0), device) for name in ("static", "clc")]
     report = first_contact.run(CONTACT, [])
     report["steps"] = {
         "exact": {"passed": True, "summary": "180 of 180 cases exact"},
         "race": {"passed": True, "summary": "1.02", "rows": race},
         "held": {"passed": True, "summary": "", "rows": held},
+        "tiles": {"passed": True, "summary": "", "held": {"traces": trace_format.to_json(traces)}},
     }
     first_contact_picture.save(report, tmp_path / "full.png")
     report["steps"] = {"exact": report["steps"]["exact"]}
