@@ -1,4 +1,7 @@
-"""The Hopper kernels that ship, and why."""
+"""The Hopper kernels that ship, and why. Tiles are (m, n); a stage takes 64 of k: one 128-byte line of the swizzle.
+
+Where a problem is computed transposed (majors `..m`), a is the caller's b, and m its n.
+"""
 
 from kernels.variant import Variant
 
@@ -6,45 +9,79 @@ BF16 = ("bfloat16", "bfloat16", "float32", "bfloat16")
 BF16_TO_F32 = ("bfloat16", "bfloat16", "float32", "float32")
 F16 = ("float16", "float16", "float32", "float16")
 F16_TO_F32 = ("float16", "float16", "float32", "float32")
+ALL_DTYPES = (BF16, F16, BF16_TO_F32, F16_TO_F32)
+MAJORS = ("kkn", "knn", "mkn", "mnn")
+TRANSPOSED = ("kkm", "mkm")  # the caller's a is row-major, as activations are
 
 
-def hopper(dtypes, majors, cta_tile, cluster, schedule="static", **facts) -> Variant:
+def hopper(dtypes, majors, cta_tile, cluster=(1, 1), schedule="static", **facts) -> Variant:
     return Variant("sm_90a", dtypes, majors, (*cta_tile, 64), cluster, schedule, **facts)
 
 
-# Each family of lines says what it is for. Tiles are (m, n), the stage's k is 64: one 128-byte row of the swizzle.
-HOPPER = [
-    # Large aligned problems: the two tiles with the fewest operand bytes for each multiplication.
-    hopper(BF16, "kkn", (128, 256), (2, 1)),
-    hopper(BF16, "kkn", (128, 256), (1, 2)),
-    hopper(BF16, "kkn", (256, 128), (2, 1)),
-    hopper(BF16, "kkn", (256, 128), (1, 2)),
-    hopper(BF16, "kkn", (128, 192), (2, 1), pingpong=True),
-    hopper(BF16, "kkn", (128, 192), (1, 2), pingpong=True),
-    hopper(BF16, "kkn", (128, 160), (2, 1), pingpong=True),
-    hopper(BF16, "kkn", (128, 128), (2, 1), pingpong=True),
-    hopper(BF16, "kkn", (192, 128), (2, 1), pingpong=True),
-    hopper(BF16, "kkn", (256, 192), (2, 1)),
-    hopper(BF16, "kkn", (256, 160), (2, 1)),
-    hopper(BF16, "knn", (128, 256), (2, 1)),
-    hopper(BF16, "knn", (256, 128), (2, 1)),
-    hopper(BF16, "mkn", (128, 256), (1, 2)),
-    hopper(BF16, "mnn", (128, 256), (2, 1)),
-    hopper(BF16, "kkm", (256, 128), (1, 1)),
-    hopper(BF16, "kkn", (128, 128), (1, 1), "nonpersistent"),
-    hopper(BF16, "kkn", (64, 256), (1, 1)),
-    hopper(BF16_TO_F32, "kkn", (128, 256), (2, 1)),
-    hopper(BF16, "kkn", (128, 256), (2, 1), "dynamic"),
-    hopper(BF16, "kkn", (128, 192), (2, 1), "dynamic", pingpong=True),
-    hopper(BF16, "kkn", (128, 128), (1, 1), split_k=True),
-    hopper(BF16, "kkn", (64, 128), (1, 1), split_k=True),
-    hopper(BF16, "kkn", (128, 128), (1, 1), operand_copies="elements", output_copies="elements"),
-    hopper(BF16, "mnn", (128, 128), (1, 1), operand_copies="elements", output_copies="elements"),
-    hopper(BF16_TO_F32, "kkm", (128, 128), (1, 1), operand_copies="elements", output_copies="elements"),
-    hopper(BF16, "kkn", (128, 192), (2, 1), output_copies="elements", pingpong=True),
-    hopper(F16, "kkn", (128, 160), (2, 1), pingpong=True),
-    # Tile traces: one of each schedule, alike in all else.
-    hopper(BF16, "knn", (128, 256), (2, 1), "nonpersistent", traced=True),
-    hopper(BF16, "knn", (128, 256), (2, 1), "static", traced=True),
-    hopper(BF16, "knn", (128, 256), (2, 1), "dynamic", traced=True),
+def turns(dtypes, majors, schedule="static", **facts) -> Variant:
+    """Ping-pong 128x192. The CTAs of the cluster share what leaves whole swizzle lines when halved."""
+    cluster = (1, 2) if majors[1] == "n" else (2, 1)
+    return hopper(dtypes, majors, (128, 192), cluster, schedule, pingpong=True, **facts)
+
+
+# Large aligned problems. 128x256 and 256x128 take the fewest operand bytes for each multiplication; ping-pong hides the
+# epilogue, and its narrower tile fills other last waves; 128x128 is for what leaves SMs without work otherwise.
+LARGE = [
+    *(hopper(BF16, majors, (128, 256), (2, 1)) for majors in MAJORS),
+    *(hopper(BF16, majors, (256, 128), (1, 2)) for majors in MAJORS),
+    *(turns(BF16, majors) for majors in MAJORS),
+    *(hopper(BF16, majors, (128, 128), (2, 1), pingpong=True) for majors in MAJORS),
+    *(hopper(F16, majors, (128, 256), (2, 1)) for majors in MAJORS),
+    *(turns(F16, majors) for majors in MAJORS),
+    *(hopper(BF16_TO_F32, majors, (128, 256), (2, 1)) for majors in MAJORS),
+    *(hopper(F16_TO_F32, majors, (128, 256), (2, 1)) for majors in MAJORS),
 ]
+
+# Tiles claimed at run time: for devices where other work holds SMs.
+DYNAMIC = [
+    *(hopper(BF16, majors, (128, 256), (2, 1), "dynamic") for majors in MAJORS),
+    *(turns(BF16, majors, "dynamic") for majors in MAJORS),
+    *(hopper(F16, majors, (128, 256), (2, 1), "dynamic") for majors in MAJORS),
+]
+
+# One cluster for each tile: the same body without persistence, to compare with.
+NONPERSISTENT = [
+    hopper(BF16, "kkn", (128, 256), (2, 1), "nonpersistent"),
+    hopper(BF16, "knn", (128, 256), (2, 1), "nonpersistent"),
+    hopper(BF16, "kkn", (128, 128), (1, 1), "nonpersistent"),
+]
+
+# Few tiles and long k: parts of k are separate work. Wide tiles where they suffice, since they read less.
+LONG_K = [
+    *(hopper(BF16, majors, (128, 256), (2, 1), split_k=True) for majors in MAJORS),
+    *(hopper(BF16, majors, (128, 128), split_k=True) for majors in MAJORS),
+    *(hopper(F16, majors, (128, 128), split_k=True) for majors in MAJORS),
+]
+
+# Thin problems are bound by the copy of the wide operand: many stages, a narrow tile, and enough CTAs to fill the
+# memory's bandwidth, by parts of k in a cluster where n is short, by split-K where n leaves a bad last wave.
+THIN = [
+    *(
+        hopper(dtypes, majors, (128, width), (1, 1), "nonpersistent", cluster_k=parts)
+        for dtypes in (BF16, F16)
+        for majors in TRANSPOSED
+        for width in (16, 64)
+        for parts in ((1, 2, 4) if dtypes == BF16 else (2, 4))
+    ),
+    *(hopper(BF16, majors, (128, width), split_k=True) for majors in TRANSPOSED for width in (16, 64)),
+    *(hopper(BF16, majors, (128, 128), (1, 1), "nonpersistent", cluster_k=2) for majors in ("kkn", "knn")),
+]
+
+# What TMA cannot address. `elements`: operands of any alignment, for pointers that turn out unaligned at run time, so
+# there is one for all dtypes and majors. `elementstore`: padded operands, a result of any alignment.
+UNALIGNED = [
+    *(
+        hopper(dtypes, majors, (128, 128), operand_copies="elements", output_copies="elements")
+        for dtypes in ALL_DTYPES
+        for majors in MAJORS
+    ),
+    *(turns(dtypes, majors, output_copies="elements") for dtypes in (BF16, F16) for majors in MAJORS),
+    *(hopper(BF16, majors, (128, 128), (2, 1), pingpong=True, output_copies="elements") for majors in ("kkn", "knn")),
+]
+
+HOPPER = [*LARGE, *DYNAMIC, *NONPERSISTENT, *LONG_K, *THIN, *UNALIGNED]
