@@ -22,6 +22,10 @@ struct KernelRequest {
   std::string name;
   bool swapped;  // the kernel computes D^T = B^T A^T: its a is the call's b, its m the call's n
   int64_t raster_group, raster_along, split_k;
+
+  // The call's operand that the kernel sees as its `operand`, and the kernel's name for an axis of the call.
+  Operand CallOperand(Operand operand) const { return !swapped || operand == kD ? operand : operand == kA ? kB : kA; }
+  char KernelAxis(char axis) const { return !swapped || axis == 'k' ? axis : axis == 'm' ? 'n' : 'm'; }
 };
 
 struct GemmAttributes {

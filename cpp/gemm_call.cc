@@ -36,26 +36,18 @@ ffi::ErrorOr<std::unique_ptr<GemmCall>> GemmCall::FromAttributes(const ffi::Dict
 }
 
 ffi::Error GemmCall::FindKernels(const std::vector<KernelRequest>& requests) {
-  const std::vector<std::shared_ptr<Kernel>> all = AllKernels();
   for (const KernelRequest& request : requests) {
     Choice choice = {request, FindKernel(request.name), nullptr};
     if (choice.kernel == nullptr) continue;  // of a family that this package lacks: the program was lowered elsewhere
     if (ffi::Error error = CheckChoice(choice); error.failure()) return error;
-    const KernelSpec& spec = choice.kernel->spec;
-    auto stands_in = [&](const std::shared_ptr<Kernel>& other) {
-      const KernelSpec& o = other->spec;
-      return o.any_alignment && o.family == spec.family && o.dtypes == spec.dtypes && o.majors == spec.majors &&
-             o.counter_bytes == 0 && (sm_limit_ == 0 || o.grid_of_workers);
-    };
-    if (auto found = std::find_if(all.begin(), all.end(), stands_in); !spec.any_alignment && found != all.end()) {
-      choice.any_alignment = *found;
-    }
+    if (!choice.kernel->spec.any_alignment) choice.any_alignment = StandIn(choice);
     choices_.push_back(std::move(choice));
   }
   if (!choices_.empty()) return ffi::Error::Success();
   std::string wanted;
   for (const KernelRequest& request : requests) wanted += (wanted.empty() ? "" : ", ") + request.name;
-  return Fail("this installation has none of the kernels " + wanted + "; it has " + std::to_string(all.size()) +
+  return Fail("this installation has none of the kernels " + wanted + "; it has " +
+              std::to_string(AllKernels().size()) +
               " kernels. Lower the program again with this version of jax_clc, or rebuild the kernels with "
               "`pip install .`");
 }
@@ -63,7 +55,7 @@ ffi::Error GemmCall::FindKernels(const std::vector<KernelRequest>& requests) {
 ffi::Error GemmCall::CheckChoice(const Choice& choice) const {
   const KernelSpec& spec = choice.kernel->spec;
   for (Operand operand : {kA, kB, kD}) {
-    const char major = KernelAxis(choice, layouts_[CallOperand(choice, operand)].major);
+    const char major = choice.request.KernelAxis(layouts_[choice.request.CallOperand(operand)].major);
     if (spec.majors[operand] != major) {
       return Fail(std::string("operand ") + kOperandNames[operand] + " of the kernel" +
                       (choice.request.swapped ? " (swapped)" : "") + " must be " + spec.majors[operand] +
@@ -82,6 +74,28 @@ ffi::Error GemmCall::CheckChoice(const Choice& choice) const {
     }
   }
   return ffi::Error::Success();
+}
+
+std::unique_ptr<GemmCall::Choice> GemmCall::StandIn(const Choice& choice) const {
+  const KernelSpec& spec = choice.kernel->spec;
+  for (const std::shared_ptr<Kernel>& kernel : AllKernels()) {
+    const KernelSpec& other = kernel->spec;
+    if (!other.any_alignment || other.family != spec.family || other.counter_bytes > 0) continue;
+    if (sm_limit_ > 0 && !other.grid_of_workers) continue;
+    for (bool swapped : {false, true}) {
+      KernelRequest request = choice.request;
+      request.name = other.name, request.swapped = swapped, request.split_k = 1;
+      auto same_dtype = [&](Operand operand) {
+        const Operand source = request.CallOperand(operand);
+        return other.dtypes[operand] == spec.dtypes[choice.request.CallOperand(source)];
+      };
+      Choice stand_in = {request, kernel, nullptr};
+      if (same_dtype(kA) && same_dtype(kB) && same_dtype(kD) && CheckChoice(stand_in).success()) {
+        return std::make_unique<Choice>(std::move(stand_in));
+      }
+    }
+  }
+  return nullptr;
 }
 
 // --- Prepare --------------------------------------------------------------------------------------------------------
@@ -121,7 +135,7 @@ ffi::Error GemmCall::Prepare(const Driver& driver, CUcontext context) const {
   const LoadedKernel* loaded = nullptr;
   // The stand-in for unaligned buffers is loaded too: which kernel is needed is known only when it is too late to load.
   if (choice->any_alignment != nullptr) {
-    if (ffi::Error error = choice->any_alignment->Load(driver, context, &loaded); error.failure()) return error;
+    if (ffi::Error error = choice->any_alignment->kernel->Load(driver, context, &loaded); error.failure()) return error;
   }
   return choice->kernel->Load(driver, context, &loaded);
 }
@@ -129,13 +143,26 @@ ffi::Error GemmCall::Prepare(const Driver& driver, CUcontext context) const {
 // --- Execute --------------------------------------------------------------------------------------------------------
 
 struct GemmCall::Launch {
-  const Kernel* kernel;
   const Choice* choice;
-  int64_t split_k;
   Sizes sizes;  // in the kernel's terms, as are the operands
   std::array<OperandView, 3> operands;
   Buffer scratch;
 };
+
+GemmCall::Launch GemmCall::InKernelTerms(const Choice& choice, const std::array<Buffer, 4>& buffers) const {
+  Launch launch = {&choice, KernelSizes(choice), {}, buffers[kScratch]};
+  for (Operand operand : {kA, kB, kD}) {
+    const Operand source = choice.request.CallOperand(operand);
+    const OperandLayout& layout = layouts_[source];
+    launch.operands[operand] = {buffers[source].data,
+                                buffers[source].bytes,
+                                static_cast<int64_t>(ffi::ByteWidth(buffers[source].dtype)),
+                                choice.request.KernelAxis(layout.major),
+                                layout.outer_stride,
+                                layout.batch_stride};
+  }
+  return launch;
+}
 
 ffi::Error GemmCall::Execute(const Device& device, const std::array<Buffer, 4>& buffers) const {
   const Driver& driver = *device.driver;
@@ -153,36 +180,25 @@ ffi::Error GemmCall::Execute(const Device& device, const std::array<Buffer, 4>& 
   const Kernel* kernel = choice->kernel.get();
   if (ffi::Error error = CheckBuffers(kernel->spec, *choice, buffers); error.failure()) return error;
 
-  Launch launch = {kernel, choice, choice->request.split_k, KernelSizes(*choice), {}, buffers[kScratch]};
-  for (Operand operand : {kA, kB, kD}) {
-    const Operand source = CallOperand(*choice, operand);
-    const OperandLayout& layout = layouts_[source];
-    launch.operands[operand] = {buffers[source].data,
-                                buffers[source].bytes,
-                                static_cast<int64_t>(ffi::ByteWidth(buffers[source].dtype)),
-                                KernelAxis(*choice, layout.major),
-                                layout.outer_stride,
-                                layout.batch_stride};
-  }
+  Launch launch = InKernelTerms(*choice, buffers);
   for (const ParamSpec& param : kernel->spec.params) {
     if (param.kind != ParamSpec::kTensorMap) continue;
     const std::string obstacle = TensorMapObstacle(param.operand, launch.operands[param.operand], launch.sizes);
     if (obstacle.empty()) continue;
     if (choice->any_alignment == nullptr) {
       return Fail("the copy engine cannot move operand " +
-                      std::string(kOperandNames[CallOperand(*choice, param.operand)]) + ": " + obstacle +
+                      std::string(kOperandNames[choice->request.CallOperand(param.operand)]) + ": " + obstacle +
                       "; and no kernel of these dtypes and majors ships that does without",
                   kernel);
     }
-    launch.kernel = choice->any_alignment.get();
-    launch.split_k = 1;
+    launch = InKernelTerms(*choice->any_alignment, buffers);
     break;
   }
 
-  const LoadedKernel* loaded = launch.kernel->Find(driver, device.context);
+  const LoadedKernel* loaded = launch.choice->kernel->Find(driver, device.context);
   if (loaded == nullptr) {  // the runtime has not called Prepare for this device
     if (ffi::Error error = Prepare(driver, device.context); error.failure()) return error;
-    loaded = launch.kernel->Find(driver, device.context);
+    loaded = launch.choice->kernel->Find(driver, device.context);
   }
   return Run(launch, device, *loaded);
 }
@@ -192,7 +208,7 @@ ffi::Error GemmCall::CheckBuffers(const KernelSpec& spec, const Choice& choice,
   for (Operand operand : {kA, kB, kD}) {
     const std::string name = kOperandNames[operand];
     const Buffer& buffer = buffers[operand];
-    const ffi::DataType expected = spec.dtypes[CallOperand(choice, operand)];
+    const ffi::DataType expected = spec.dtypes[choice.request.CallOperand(operand)];
     if (buffer.dtype != expected) {
       return Fail("operand " + name + " is " + DtypeName(buffer.dtype) + ", the kernel takes " + DtypeName(expected),
                   choice.kernel.get());
@@ -229,16 +245,16 @@ int64_t GemmCall::ScratchBytes(const KernelSpec& spec, const Choice& choice) con
 
 namespace {
 
-int64_t IntegerOf(Value value, const Sizes& sizes, const std::array<OperandView, 3>& operands, int64_t raster_group,
-                  int64_t raster_along, int64_t split_k) {
+int64_t IntegerOf(Value value, const Sizes& sizes, const std::array<OperandView, 3>& operands,
+                  const KernelRequest& request) {
   switch (value) {
     case Value::kM: return sizes.m;
     case Value::kN: return sizes.n;
     case Value::kK: return sizes.k;
     case Value::kL: return sizes.l;
-    case Value::kRasterGroup: return raster_group;
-    case Value::kRasterAlong: return raster_along;
-    case Value::kSplitK: return split_k;
+    case Value::kRasterGroup: return request.raster_group;
+    case Value::kRasterAlong: return request.raster_along;
+    case Value::kSplitK: return request.split_k;
     case Value::kAOuter: return operands[kA].outer_stride;
     case Value::kABatch: return operands[kA].batch_stride;
     case Value::kBOuter: return operands[kB].outer_stride;
@@ -253,7 +269,7 @@ int64_t IntegerOf(Value value, const Sizes& sizes, const std::array<OperandView,
 
 ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const LoadedKernel& loaded) const {
   const Driver& driver = *device.driver;
-  const KernelSpec& spec = launch.kernel->spec;
+  const KernelSpec& spec = launch.choice->kernel->spec;
 
   alignas(64) std::byte block[kMaxParamBytes] = {};
   for (const ParamSpec& param : spec.params) {
@@ -262,9 +278,9 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
       CUtensorMap map;
       std::string error;
       if (!EncodeTensorMap(driver, param.tensor_map, launch.operands[param.operand], launch.sizes, &map, &error)) {
-        return Fail(std::string("tensor map of operand ") + kOperandNames[CallOperand(*launch.choice, param.operand)] +
-                        ": " + error,
-                    launch.kernel);
+        return Fail(std::string("tensor map of operand ") +
+                        kOperandNames[launch.choice->request.CallOperand(param.operand)] + ": " + error,
+                    launch.choice->kernel.get());
       }
       std::memcpy(place, &map, sizeof map);
     } else if (param.kind == ParamSpec::kPointer) {
@@ -272,8 +288,7 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
       std::memcpy(place, &data, sizeof data);
     } else {
       for (Value value : param.values) {
-        const int64_t integer = IntegerOf(value, launch.sizes, launch.operands, launch.choice->request.raster_group,
-                                          launch.choice->request.raster_along, launch.split_k);
+        const int64_t integer = IntegerOf(value, launch.sizes, launch.operands, launch.choice->request);
         const int32_t narrow = static_cast<int32_t>(integer);  // its range was checked at Instantiate
         const bool is_narrow = param.kind == ParamSpec::kInt32;
         std::memcpy(place, is_narrow ? static_cast<const void*>(&narrow) : &integer, is_narrow ? 4 : 8);
@@ -282,30 +297,31 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
     }
   }
 
-  const Wide tiles =
-      CeilDiv(launch.sizes.m, spec.tile_m) * CeilDiv(launch.sizes.n, spec.tile_n) * launch.sizes.l * launch.split_k;
+  const Wide tiles = CeilDiv(launch.sizes.m, spec.tile_m) * CeilDiv(launch.sizes.n, spec.tile_n) * launch.sizes.l *
+                     launch.choice->request.split_k;
   const int64_t limit = sm_limit_ == 0 ? kMaxGrid : sm_limit_ / spec.cluster_size;  // clusters
   if (limit < 1) {
     return Fail("sm_limit is " + std::to_string(sm_limit_) + ", one cluster takes " +
                     std::to_string(spec.cluster_size) + " SMs",
-                launch.kernel);
+                launch.choice->kernel.get());
   }
   Wide clusters = tiles;
   if (spec.grid_of_workers) {
     clusters = std::min({tiles, Wide(loaded.max_active_clusters), Wide(limit)});
   } else if (tiles > limit && sm_limit_ > 0) {
     return Fail("sm_limit is " + std::to_string(sm_limit_) + ", and this schedule always fills the device",
-                launch.kernel);
+                launch.choice->kernel.get());
   }
   if (tiles > kMaxGrid || clusters * spec.cluster_size > kMaxGrid) {
-    return Fail("more tiles than a grid can have", launch.kernel);
+    return Fail("more tiles than a grid can have", launch.choice->kernel.get());
   }
 
   if (spec.zeroed_bytes > 0) {
     const CUresult result =
         driver.MemsetD8Async(reinterpret_cast<CUdeviceptr>(launch.scratch.data), 0, spec.zeroed_bytes, device.stream);
     if (result != CUDA_SUCCESS) {
-      return Fail("cuMemsetD8Async failed with " + driver.Describe(result), launch.kernel, ffi::ErrorCode::kInternal);
+      return Fail("cuMemsetD8Async failed with " + driver.Describe(result), launch.choice->kernel.get(),
+                  ffi::ErrorCode::kInternal);
     }
   }
 
@@ -330,20 +346,11 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
   if (result == CUDA_SUCCESS) return ffi::Error::Success();
   return Fail("cuLaunchKernelEx of " + std::to_string(config.gridDimX) + " CTAs in clusters of " +
                   std::to_string(spec.cluster_size) + " failed with " + driver.Describe(result),
-              launch.kernel, ffi::ErrorCode::kInternal);
+              launch.choice->kernel.get(), ffi::ErrorCode::kInternal);
 }
 
-// --- A call in a kernel's terms --------------------------------------------------------------------------------------
-
-Operand GemmCall::CallOperand(const Choice& choice, Operand operand) {
-  if (!choice.request.swapped || operand == kD) return operand;
-  return operand == kA ? kB : kA;
-}
-
-char GemmCall::KernelAxis(const Choice& choice, char axis) {
-  if (!choice.request.swapped) return axis;
-  return axis == 'm' ? 'n' : axis == 'n' ? 'm' : axis;
-}
+// --- A call in words and in a kernel's terms
+// ---------------------------------------------------------------------------
 
 Sizes GemmCall::KernelSizes(const Choice& choice) const {
   return choice.request.swapped ? Sizes{sizes_.l, sizes_.n, sizes_.m, sizes_.k} : sizes_;

@@ -45,7 +45,7 @@ class GemmCall {
   struct Choice {
     KernelRequest request;
     std::shared_ptr<Kernel> kernel;
-    std::shared_ptr<Kernel> any_alignment;  // same sum without the copy engine, or null
+    std::unique_ptr<Choice> any_alignment;  // same sum without the copy engine, or null
   };
   struct Launch;  // one launch in the kernel's own terms
 
@@ -53,14 +53,13 @@ class GemmCall {
       : sizes_(attributes.sizes), layouts_(attributes.layouts), sm_limit_(attributes.sm_limit) {}
   xla::ffi::Error FindKernels(const std::vector<KernelRequest>& requests);
   xla::ffi::Error CheckChoice(const Choice& choice) const;
+  std::unique_ptr<Choice> StandIn(const Choice& choice) const;
+  Launch InKernelTerms(const Choice& choice, const std::array<Buffer, 4>& buffers) const;
   xla::ffi::Error CheckBuffers(const KernelSpec& spec, const Choice& choice,
                                const std::array<Buffer, 4>& buffers) const;
   xla::ffi::Error ChoiceFor(const Driver& driver, CUcontext context, const Choice** choice) const;
   xla::ffi::Error Run(const Launch& launch, const Device& device, const LoadedKernel& loaded) const;
   Sizes KernelSizes(const Choice& choice) const;
-  // The call's operand that the kernel sees as its `operand`, and the axis that the kernel calls by another name.
-  static Operand CallOperand(const Choice& choice, Operand operand);
-  static char KernelAxis(const Choice& choice, char axis);
   int64_t ScratchBytes(const KernelSpec& spec, const Choice& choice) const;
   std::string Describe() const;
   xla::ffi::Error Fail(const std::string& what, const Kernel* kernel = nullptr,

@@ -189,13 +189,14 @@ KernelSpec Parse(const nb::dict& entry, const std::string& image_path) {
   const auto cta_tile = Get<std::vector<int64_t>>(entry, "cta_tile");
   const auto cluster = Get<std::vector<int64_t>>(entry, "cluster");
   Require(cta_tile.size() == 3 && cluster.size() == 2 && *std::min_element(cta_tile.begin(), cta_tile.end()) > 0 &&
-              *std::min_element(cluster.begin(), cluster.end()) > 0 && cluster[0] * cluster[1] <= 16,
-          "cta_tile must be three and cluster two positive integers, with at most 16 CTAs in a cluster");
+              *std::min_element(cluster.begin(), cluster.end()) > 0,
+          "cta_tile must be three and cluster two positive integers");
   spec.tile_m = cta_tile[0] * cluster[0];
   spec.tile_n = cta_tile[1] * cluster[1];
   // CTAs that share a tile, a part of k each, make the cluster larger and its tile not.
   const int64_t cluster_k = entry.contains("cluster_k") ? Get<int64_t>(entry, "cluster_k") : 1;
-  Require(cluster_k > 0 && cluster[0] * cluster[1] * cluster_k <= 16, "a cluster has at most 16 CTAs");
+  Require(cluster_k > 0 && cluster[0] <= 8 && cluster[1] <= 8 && cluster[0] * cluster[1] * cluster_k <= 8,
+          "a cluster has at most 8 CTAs, the most that every device takes");
   spec.cluster_size = static_cast<int>(cluster[0] * cluster[1] * cluster_k);
 
   const auto launch = Get<nb::dict>(entry, "launch");

@@ -183,6 +183,18 @@ def test_unaligned_base_is_an_error_where_no_fitting_kernel_loads_elements(nativ
     assert device.of("launch") == []
 
 
+def test_stand_in_for_a_swapped_kernel_need_not_be_swapped(native, device, ship):
+    ship(fake_entry("fake", majors="kkm"))
+    ship(fake_entry("elementwise", elements=True, cta_tile=(128, 128, 64), cluster=(1, 1)))
+    call = Gemm(m=16, n=512, k=64, swapped=[1])
+    call.addresses["b"] += 2
+    call.run_on_cpu(native)
+    launch = device.launched
+    assert launch["kernel"] == "elementwise" and launch["grid"] == (4, 1, 1)
+    assert struct.unpack_from("<3Q", launch["params"]) == tuple(call.addresses[name] for name in "abd")
+    assert integers(launch["params"], ELEMENT_INTEGERS)["m"] == 16
+
+
 @pytest.mark.parametrize("m,n,d_columns,kernel", [
     (1, 264, 264, "fake"),
     (1, 257, 257, "elementwise"),  # the store's last granule would leave the buffer
