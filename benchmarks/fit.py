@@ -29,6 +29,7 @@ TUNED_FOLDER = Path(planner.__file__).parent / "tuned"
 STEPS = (1.3, 1 / 1.3, 1.1, 1 / 1.1, 1.03, 1 / 1.03)
 SCALAR_PARAMETERS = (
     "launch_us", "memset_us", "epilogue_fixed_us", "sm_store_bytes_per_us", "cta_start_us", "split_k_sync_us",
+    "cluster_k_us",
     "element_copy_share_of_l2", "unhidden_share",
 )  # fmt: skip
 DYNAMIC_TIE = 0.004

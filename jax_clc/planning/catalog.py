@@ -70,8 +70,8 @@ class Kernel:
         """What kernels that differ in their schedule alone have in common; load stages make room for its records."""
         return (
             self.family, self.a_dtype, self.b_dtype, self.accumulator_dtype, self.out_dtype, self.a_major, self.b_major,
-            self.d_major, self.cta_tile, self.cluster, self.cluster_k, self.two_sm_mma, self.pingpong, self.epilogue, self.split_k,
-            self.tensor_map_operands,
+            self.d_major, self.cta_tile, self.cluster, self.cluster_k, self.two_sm_mma, self.pingpong, self.epilogue,
+            self.split_k, self.tensor_map_operands,
         )  # fmt: skip
 
     @property

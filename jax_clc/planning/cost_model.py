@@ -147,9 +147,11 @@ def estimate(
         group, along = raster
         traffic = memory_bytes(kernel, sizes, device, resident, group, along)
 
-    k_steps = max(1, -(-sizes.k // (tile_k * split_k)))
+    k_steps = max(1, -(-sizes.k // (tile_k * split_k * kernel.cluster_k)))
     tile_us = k_steps * k_step_us(kernel, sizes, device, costs)
     epilogue_us = costs.epilogue_fixed_us + tile_m * tile_n * sizes.out_bytes / costs.sm_store_bytes_per_us
+    if kernel.cluster_k > 1:
+        epilogue_us += costs.cluster_k_us
     tile_us += costs.schedule_us_per_tile.get(kernel.schedule, 0.0)
     if kernel.schedule == "nonpersistent":
         tile_us += epilogue_us + costs.cta_start_us

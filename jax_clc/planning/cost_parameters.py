@@ -37,6 +37,8 @@ class CostParameters:
         default_factory=lambda: {"dynamic": 0.05, "clc": 0.05}
     )
     split_k_sync_us: float = 2.0
+    cluster_k_us: float = 1.0
+    """Sums of the parts of k that a cluster's CTAs computed, through distributed shared memory."""
     element_copy_share_of_l2: float = 0.35
     """What a kernel that loads element by element reaches of the copy engine's rate from L2."""
     l2_share_for_reuse: float = 0.6
@@ -58,7 +60,8 @@ class CostParameters:
 
 def tile_class(kernel: Kernel) -> str:
     """What kernels of one mainloop rate have in common: `128x256 c2x1`, `128x160 c2x1 pingpong`."""
-    facts = [f"{kernel.cta_tile[0]}x{kernel.cta_tile[1]}", f"c{kernel.cluster[0]}x{kernel.cluster[1]}"]
+    cluster = kernel.cluster if kernel.cluster_k == 1 else (*kernel.cluster, kernel.cluster_k)
+    facts = [f"{kernel.cta_tile[0]}x{kernel.cta_tile[1]}", "c" + "x".join(map(str, cluster))]
     facts += [word for word, holds in (("pingpong", kernel.pingpong), ("2sm", kernel.two_sm_mma)) if holds]
     return " ".join(facts)
 

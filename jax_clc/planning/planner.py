@@ -182,7 +182,7 @@ def _choice(candidate: Candidate, problem: GemmProblem, device: DeviceModel, rea
         raster_along=found.raster_along,
         split_k=candidate.split_k,
         grid=(clusters * kernel.cluster_size, 1, 1),
-        cluster=kernel.cluster,
+        cluster=kernel.cluster if kernel.cluster_k == 1 else (*kernel.cluster, kernel.cluster_k),
         waves=found.waves,
         scratch_bytes=scratch_bytes(kernel, sizes.batch, sizes.m, sizes.n, candidate.split_k),
         predicted_us=us,

@@ -136,11 +136,16 @@ class GemmProblem:
     def misalignment(self, operand: Operand) -> str | None:
         """Why the copy engine cannot move the operand, in words; None if it can. An axis of size 1 has no stride."""
         element_bytes = dtype_bytes(self.dtype(operand))
-        outer_size, _ = self.extents(operand)
+        outer_size, contiguous_size = self.extents(operand)
         batch_stride, outer_stride = (stride * element_bytes for stride in self.strides(operand))
         for what, size, stride in (("rows", outer_size, outer_stride), ("batches", self.batch, batch_stride)):
             if size > 1 and stride % COPY_ALIGNMENT_BYTES:
                 return f"{operand}'s {what} start every {stride} bytes, not a multiple of {COPY_ALIGNMENT_BYTES}"
+        row_bytes = contiguous_size * element_bytes
+        granules_bytes = -(-row_bytes // COPY_ALIGNMENT_BYTES) * COPY_ALIGNMENT_BYTES
+        if operand == "d" and row_bytes != granules_bytes and outer_stride < granules_bytes:
+            # Stores are of whole granules: without room behind the row the last one would leave the result.
+            return f"d's only row has {row_bytes} bytes, not a multiple of {COPY_ALIGNMENT_BYTES}"
         return None
 
     def padded(self, operand: Operand) -> tuple[GemmProblem, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import textwrap
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +27,8 @@ class KernelChoice:
     raster_along: int
     split_k: int
     grid: tuple[int, int, int]
-    cluster: tuple[int, int]
+    cluster: tuple[int, ...]
+    """CTAs of a cluster along m and n, and along k where they share a tile's k."""
     waves: float
     scratch_bytes: int
     predicted_us: float
@@ -97,8 +99,8 @@ class GemmPlan:
 
 
 def _choice_lines(choice: KernelChoice, problem: GemmProblem) -> list[str]:
-    ctas, cluster_size = choice.grid[0], choice.cluster[0] * choice.cluster[1]
-    clusters = f"{ctas // cluster_size} clusters of {choice.cluster[0]}x{choice.cluster[1]}"
+    ctas, cluster_size = choice.grid[0], math.prod(choice.cluster)
+    clusters = f"{ctas // cluster_size} clusters of {'x'.join(map(str, choice.cluster))}"
     grid = f"{ctas} CTAs" if cluster_size == 1 else f"{ctas} CTAs in {clusters}"
     direction = "m" if choice.raster_along == 0 else "n"
     lines = _name_lines(choice.kernel)

@@ -35,6 +35,7 @@ def test_malformed_problem_is_a_value_error_that_names_the_field(change, text):
         (1, 64, 65, 1, ""),  # a single row has no stride
         (1, 64, 65, 2, "a"),  # but its batches do
         (64, 65, 1, 1, "ad"),  # b has one row
+        (1, 65, 64, 1, "bd"),  # d has one row, but is stored in whole granules
     ],
 )
 def test_misalignment_is_of_the_strides_that_exist(m, n, k, batch, unaligned):
@@ -45,6 +46,14 @@ def test_misalignment_is_of_the_strides_that_exist(m, n, k, batch, unaligned):
 def test_misalignment_counts_bytes_not_elements():
     assert GemmProblem.compact(64, 12, 64, out_dtype="float32").misalignment("d") is None
     assert "24 bytes, not a multiple of 16" in GemmProblem.compact(64, 12, 64).misalignment("d")
+
+
+def test_padding_makes_room_for_the_last_granule_of_a_single_row():
+    problem = GemmProblem.compact(1, 257, 64)
+    assert "d's only row has 514 bytes" in problem.misalignment("d")
+    padded, row = problem.padded("d")
+    assert row == 264
+    assert padded.misalignment("d") is None
 
 
 def test_padding_changes_strides_only_and_cures_the_misalignment():
