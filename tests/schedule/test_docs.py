@@ -54,3 +54,13 @@ def test_links_lead_to_files_and_headings(page):
             assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, (
                 target
             )
+
+
+def test_rules_name_functions_that_are_there():
+    """The table of rules says where each is kept: every name in it is in the kernels' sources."""
+    kernels = "".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "kernels").glob("*.py"))
+    page = (DOCS / "how_a_tile_finds_its_worker.md").read_text(encoding="utf-8")
+    table = page.partition("## 6.")[2].partition("\n\nA kernel that")[0]
+    names = [part for text in re.findall(r"`([\w.]+)`", table) for part in text.split(".")]
+    assert len(names) > 12
+    assert not [name for name in names if not re.search(rf"\b{name}\b", kernels)]
