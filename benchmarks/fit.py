@@ -28,10 +28,20 @@ from jax_clc.planning.tuned_choices import TABLE_FORMAT
 TUNED_FOLDER = Path(planner.__file__).parent / "tuned"
 STEPS = (1.3, 1 / 1.3, 1.1, 1 / 1.1, 1.03, 1 / 1.03)
 SCALAR_PARAMETERS = (
-    "launch_us", "memset_us", "epilogue_fixed_us", "sm_store_bytes_per_us", "cta_start_us", "split_k_sync_us",
+    "launch_us",
+    "memset_us",
+    "epilogue_fixed_us",
+    "sm_store_bytes_per_us",
+    "cta_start_us",
+    "split_k_us",
+    "split_k_sync_us",
     "cluster_k_us",
-    "element_copy_share_of_l2", "unhidden_share",
-)  # fmt: skip
+    "element_store_us",
+    "element_copy_share_of_l2",
+    "memory_efficiency",
+    "l2_efficiency",
+    "unhidden_share",
+)
 DYNAMIC_TIE = 0.004
 """A dynamic kernel this close to the best measured is entered instead: it keeps its pace when SMs are taken away."""
 

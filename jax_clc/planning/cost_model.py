@@ -79,7 +79,9 @@ def k_step_us(kernel: Kernel, sizes: KernelSizes, device: DeviceModel, costs: Co
     tflops = device.tflops_per_sm * costs.mma_efficiency(kernel) * 2 / sizes.operand_bytes
     mma_us = 2 * tile_m * tile_n * tile_k / (tflops * 1e6)
     loaded = tile_k * sizes.operand_bytes * (tile_m / cluster_n + tile_n / cluster_m)
-    share = 1.0 if {"a", "b"} <= kernel.tensor_map_operands else costs.element_copy_share_of_l2
+    share = costs.l2_efficiency
+    if not {"a", "b"} <= kernel.tensor_map_operands:
+        share *= costs.element_copy_share_of_l2
     load_us = loaded / (share * device.l2_tb_per_s / device.sm_count * 1e6)
     return max(mma_us, load_us) * kernel.ctas_per_sm
 
@@ -152,6 +154,8 @@ def estimate(
     epilogue_us = costs.epilogue_fixed_us + tile_m * tile_n * sizes.out_bytes / costs.sm_store_bytes_per_us
     if kernel.cluster_k > 1:
         epilogue_us += costs.cluster_k_us
+    if "d" not in kernel.tensor_map_operands:
+        tile_us += costs.element_store_us
     tile_us += costs.schedule_us_per_tile.get(kernel.schedule, 0.0)
     if kernel.schedule == "nonpersistent":
         tile_us += epilogue_us + costs.cta_start_us
@@ -161,11 +165,13 @@ def estimate(
     if kernel.schedule in ("dynamic", "clc"):
         tile_us = max(tile_us, costs.request_us)
     mainloop_us = -(-work_items // resident) * tile_us + epilogue_us
-    memory_us = traffic / (device.memory_tb_per_s * 1e6)
+    memory_us = traffic / (costs.memory_efficiency * device.memory_tb_per_s * 1e6)
     longer, shorter = max(mainloop_us, memory_us), min(mainloop_us, memory_us)
     total_us = costs.launch_us + longer + costs.unhidden_share * shorter
     if kernel.zeroed_bytes:
         total_us += costs.memset_us
+    if kernel.split_k:
+        total_us += costs.split_k_us
     if split_k > 1:
         # Every split's float32 partials are written and read once more, mostly in L2.
         partial_bytes = 2 * split_k * sizes.batch * sizes.m * sizes.n * kernel.partial_bytes_per_element

@@ -36,11 +36,19 @@ class CostParameters:
     schedule_us_per_tile: Mapping[str, float] = dataclasses.field(
         default_factory=lambda: {"dynamic": 0.05, "clc": 0.05}
     )
+    split_k_us: float = 0.3
+    """What a kernel that can split k costs where it does not."""
     split_k_sync_us: float = 2.0
     cluster_k_us: float = 1.0
     """Sums of the parts of k that a cluster's CTAs computed, through distributed shared memory."""
     element_copy_share_of_l2: float = 0.35
     """What a kernel that loads element by element reaches of the copy engine's rate from L2."""
+    element_store_us: float = 0.4
+    """What storing a tile element by element costs beyond a store by the copy engine."""
+    memory_efficiency: float = 1.0
+    """Share of the device's memory bandwidth that a kernel's loads reach."""
+    l2_efficiency: float = 1.0
+    """The same for loads from L2."""
     l2_share_for_reuse: float = 0.6
     """Share of L2 that panels can count on: the rest passes through."""
     unhidden_share: float = 0.0

@@ -149,6 +149,13 @@ def test_long_k_with_few_tiles_is_split_and_its_scratch_holds_every_partial():
     assert plan(P(8192, 8192, 8192)).choices["sm_90a"].split_k == 1
 
 
+def test_aligned_products_take_plain_kernels():
+    for sizes in ((4096, 4096, 4096), (2048, 2048, 2048), (1024, 512, 8192)):
+        kernel = catalog.find(plan(P(*sizes), schedule="static").choices["sm_90a"].kernel)
+        assert kernel.tensor_map_operands == frozenset("abd")
+        assert not kernel.split_k or plan(P(*sizes), schedule="static").choices["sm_90a"].split_k > 1
+
+
 def test_no_split_is_left_without_a_k_block():
     kernel = next(k for k in catalog.kernels() if k.split_k)
     for k in (1, 64, 65, 640, 1000, 131072):
