@@ -50,7 +50,7 @@ DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, "float32": c
 class Kernel:
     """One variant, traceable: see `compile.make_kernel`."""
 
-    def __init__(self, variant: Variant, record_stages: int = 3):
+    def __init__(self, variant: Variant):
         self.variant = variant
         self.a_dtype, self.b_dtype, self.accumulator_dtype, self.d_dtype = (DTYPES[name] for name in variant.dtypes)
         self.a_major = OperandMajorMode.K if variant.majors[0] == "k" else OperandMajorMode.MN
@@ -70,13 +70,13 @@ class Kernel:
         # Readers of a work record: in every CTA the load warp and the epilogue warps; the MMA warps that issue, one in
         # each pair; the scheduler warp, in the first CTA.
         readers = self.cluster_size * (1 + EPILOGUE_WARPS) + self.cluster_size // self.pair + 1
-        self.work_shape = WorkPipelineShape(record_stages, self.cluster_size, readers)
+        self.work_shape = WorkPipelineShape(variant.record_stages, self.cluster_size, readers)
         self.tensor_memory_columns = ACCUMULATORS * self.cta_tile[1]
         self.parameters: list[dict] = []
         # What the manifest cannot see in the variant.
         self.facts = {
             "tensor_memory_columns": self.tensor_memory_columns,
-            "record_stages": record_stages if variant.schedule == "clc" else 0,
+            "record_stages": variant.record_stages if variant.schedule == "clc" else 0,
         }
         if variant.traced:
             self.facts["scratch"] = tile_trace.SCRATCH_FACTS

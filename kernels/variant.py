@@ -31,6 +31,7 @@ class Variant:
       split_k: k may be cut into `split_k` parts, summed in a fixed order.
       operand_copies: `tma`, or `elements` for operands of any alignment.
       output_copies: `tma`, or `elements` for a result of any alignment.
+      record_stages: work records that may wait for slow readers (Blackwell, `clc`).
       traced: it writes down who computed which tile when (see kernels/tile_trace.py); never for products.
     """
 
@@ -47,6 +48,7 @@ class Variant:
     split_k: bool = False
     operand_copies: str = "tma"
     output_copies: str = "tma"
+    record_stages: int = 3
     traced: bool = False
 
     def name(self, stages: int) -> str:
@@ -59,7 +61,7 @@ class Variant:
             *(["2sm"] if self.two_sm_mma else []),
             *(["pingpong"] if self.pingpong else []),
             f"c{self.cluster[0]}x{self.cluster[1]}" + (f"x{self.cluster_k}" if self.cluster_k > 1 else ""),
-            f"s{stages}",
+            f"s{stages}" + (f"r{self.record_stages}" if self.record_stages != 3 else ""),
             *(["splitk"] if self.split_k else []),
             *(["elements"] if self.operand_copies == "elements" else []),
             *(["elementstore"] if self.output_copies != self.operand_copies else []),

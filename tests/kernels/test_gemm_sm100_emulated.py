@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -132,6 +133,14 @@ def test_tiles_go_to_the_sms_that_stay_when_others_are_taken_away():
     problem = Problem(12 * 128, 128, 64)
     result = run(built, problem, 5, Hostility(sm_schedule=away), sm_count=4)
     assert len(result.launches) < 12  # most tiles were granted to workers that ran, not launched
+
+
+@pytest.mark.parametrize("record_stages", [1, 2, 5])
+def test_record_pipeline_of_any_depth(record_stages):
+    variant = replace(single(BF16, "kkn", 128, cluster=(2, 1)), record_stages=record_stages)
+    assert the(variant).entry["record_stages"] == record_stages
+    for seed in range(3):
+        run(the(variant), Problem(9 * 256, 128, 72), seed, HOSTILE, sm_count=4)
 
 
 def launched_clusters(result: KernelRun) -> int:
