@@ -25,7 +25,7 @@ WIDTH = 60
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     parser = subparsers.add_parser("first-contact", help="meet a new GPU: check, probe, time", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer shapes and samples: about a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer shapes and samples")
     parser.add_argument("--steps", nargs="+", metavar="STEP", help="only these steps (default: all)")
     parser.add_argument("--output", type=Path, default=Path(), metavar="DIR", help="where to write (default: here)")
     parser.add_argument("--family", help="whose steps to list where there is no CUDA device (default: sm_100f)")

@@ -19,8 +19,8 @@ EXAMPLES = """examples:
   jax-clc timeline                                     12 tiles, 4 workers planned, room for 3
   jax-clc timeline --tiles 48 --sms 8 --take 5@2.2:9 --spread 0.25 --png timeline.png
   jax-clc timeline --tiles 1024 --tile-us 44.6 --sms 132 --cluster 2 --take 0-15 --schedules static dynamic
-  jax-clc timeline --emulated sm_100 --take 6-7        the kernels that ship, on the emulated device
-  jax-clc timeline --device --held 16 --png t.png      the same kernels on this machine's GPU, 16 SMs held
+  jax-clc timeline --emulated sm_100 --take 6-7        traced kernels on the emulated device
+  jax-clc timeline --device --held 16 --png t.png      traced kernels on this machine's GPU, 16 SMs held
   jax-clc timeline --device trace.json                 traces that --json wrote
 """
 
@@ -45,13 +45,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         nargs="+",
         choices=SCHEDULES,
         metavar="SCHEDULE",
-        help=f"of {', '.join(SCHEDULES)}; by default those that make sense for the source",
+        help=f"of {', '.join(SCHEDULES)}; default: static, nonpersistent and clc in the model, all in a run",
     )
     parser.add_argument(
         "--png", metavar="FILE", type=Path, help="write a picture; the suffix decides (.png, .svg, .pdf)"
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the traces")
-    parser.add_argument("--colour", choices=("tile", "worker"), default="tile")
+    parser.add_argument("--colour", choices=("tile", "worker"), default="tile", help="what a colour stands for")
     parser.add_argument("--title", help="title of the picture")
     parser.add_argument("--width", type=int, default=60, help="columns of the text (default 60)")
     parser.add_argument(
@@ -61,7 +61,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="other work holds these SMs, e.g. 3, 0-19, 5@2:9 (us, or steps of the emulated device); repeatable. "
         "Default: the model's last SM; none: none",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of drawn tile times, and of the emulated device")
     parser.add_argument("--sms", type=int, help=f"SMs of the model ({MODEL_SMS}) or emulated device ({EMULATED_SMS})")
     runs = parser.add_argument_group("runs (--emulated, --device)")
     runs.add_argument("--shape", type=int, nargs=3, metavar=("M", "N", "K"), help="the product that is run")
@@ -70,14 +70,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     model = parser.add_argument_group("the model (without --emulated, --device)")
     model.add_argument("--tiles", type=int, default=12, help="cluster tiles")
     model.add_argument("--tile-us", type=float, default=1.0, help="time of a tile's mainloop")
-    model.add_argument("--epilogue-us", type=float, default=0.0)
+    model.add_argument("--epilogue-us", type=float, default=0.0, help="time of a tile's epilogue")
     model.add_argument("--spread", type=float, default=0.0, help="coefficient of variation of the tile times")
     model.add_argument("--cluster", type=int, default=1, help="CTAs per cluster")
     model.add_argument("--workers", type=int, help="workers that static and dynamic launch (default: all that fit)")
-    model.add_argument("--launch-us", type=float, default=0.0)
-    model.add_argument("--prologue-us", type=float, default=0.0)
-    model.add_argument("--request-us", type=float, default=0.0)
-    model.add_argument("--record-stages", type=int, default=3)
+    model.add_argument("--launch-us", type=float, default=0.0, help="from free SMs to a cluster's first instruction")
+    model.add_argument("--prologue-us", type=float, default=0.0, help="set-up of a worker before its first tile")
+    model.add_argument("--request-us", type=float, default=0.0, help="from asking for a tile to the answer")
+    model.add_argument("--record-stages", type=int, default=3, help="answers that may wait to be read")
     model.add_argument("--no-throttle", action="store_true", help="ask for tiles as early as the record stages allow")
     return parser
 

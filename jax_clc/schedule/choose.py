@@ -147,11 +147,11 @@ def _reason(
     tile_us: float,
     costs: Costs,
 ) -> str:
+    if tiles <= resident:
+        return f"{chosen}: {tiles} tiles for {resident} workers, so nothing is left to hand out"
     if len(weighed) == 1:
         only = "no kernel" if chosen == "nonpersistent" else "no other kernel"
         return f"{chosen}: {only} of this tile is persistent"
-    if tiles <= resident:
-        return f"{chosen}: {tiles} tiles for {resident} workers, so nothing is left to hand out"
     if chosen == "static" and tile_us < costs.request_us:
         why = f"a tile takes {tile_us:.2f} us, less than asking for the next"
     elif chosen == "static":
