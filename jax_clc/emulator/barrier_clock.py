@@ -71,10 +71,16 @@ class BarrierClock:
                 warp.receive_relaxed(mask, message)
         if acquires:
             for agent, time in self._ended_async.items():
-                warp.acquire_operation(mask, agent, time)
+                warp.acquire_operation(mask, agent, time, committed=agent != self.agent)
         elif self._ended_async:
             message = self.agents.new_clock(hb.MESSAGE)
             message[:, hb.NOBODY] = 0
             for agent, time in self._ended_async.items():
-                message[(hb.H, hb.S, hb.A), agent] = time
+                message[(hb.H, hb.S), agent] = time
+                if agent != self.agent:
+                    message[hb.A, agent] = time
             warp.receive_relaxed(mask, message)
+
+    def observes_other_ctas(self, cta: int) -> bool:
+        """Whether a wait by a thread of this CTA now observes arrivals of other CTAs' threads."""
+        return any(arrived != cta for arrived, _ in self._ended)

@@ -260,10 +260,14 @@ class WarpClock:
         for clock in self._targets(mask):
             np.maximum(clock[rows], message[rows], out=clock[rows])
 
-    def acquire_operation(self, mask: int, agent: int, time: int, *, usable: bool = False) -> None:
-        """These lanes observe that an asynchronous operation is complete; `usable`: by tcgen05.wait."""
+    def acquire_operation(
+        self, mask: int, agent: int, time: int, *, usable: bool = False, committed: bool = False
+    ) -> None:
+        """These lanes observe that an asynchronous operation is complete; `usable`: by tcgen05.wait; `committed`: by
+        tcgen05.commit, which after_thread_sync takes over."""
+        rows = (H, S, U) if usable else (H, S, A) if committed else (H, S)
         for clock in self._targets(mask):
-            for row in (H, S, A, *((U,) if usable else ())):
+            for row in rows:
                 if clock[row, agent] < time:
                     clock[row, agent] = time
 

@@ -17,6 +17,7 @@ import numpy as np
 from .axioms import STRICT, Axioms
 from .machine import Launch, Machine
 from .options import Hostility
+from .referee import Referee
 from .run import FIRST_ADDRESS, GUARD, LaunchError, check_parameters, load_program, new_referee
 from .tensor_map import TensorMap
 
@@ -164,13 +165,13 @@ def run_kernel(
     seed: int = 0,
     hostility: Hostility | None = None,
     axioms: Axioms = STRICT,
-    referee: bool = True,
+    referee: bool | Referee = True,
 ) -> KernelRun:
     """Run a manifest entry's kernel: a (l, m, k), b (l, n, k) -> D (l, m, n). Raises EmulatorError subclasses."""
     block = tuple(entry["launch"]["block"])
     cluster = tuple(entry["launch"]["cluster"])
     program = load_program(ptx, entry["symbol"], block)
-    judge = new_referee(program, axioms, False) if referee else None
+    judge = referee if isinstance(referee, Referee) else new_referee(program, axioms, False) if referee else None
     machine = Machine(sm_count, seed, hostility or Hostility(), judge, axioms)
     padded = {p["operand"] for p in entry["params"] if p["kind"] == "tensor_map"}
     operands = {

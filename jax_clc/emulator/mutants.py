@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,10 +22,11 @@ import numpy as np
 
 from jax_clc.emulator.errors import Deadlock, EmulatorError
 from jax_clc.emulator.kernel_run import Problem, exact_operands, read_ptx, reference, run_kernel
+from jax_clc.emulator.mutant_evidence import Witness
 from jax_clc.emulator.options import Hostility
 
 CUBINS = Path(__file__).parents[1] / "cubins"
-HOSTILITY = Hostility(idle_instructions=200_000)
+HOSTILITY = Hostility(idle_instructions=200_000, clc_refusals=0.1)
 """A mutant that polls for ever is given up sooner than a kernel would be."""
 
 
@@ -158,13 +159,17 @@ def _judge_packed(task: tuple) -> Verdict:
     return judge(*task)
 
 
-def run(name: str, seeds: int, processes: int, kinds: tuple[str, ...] = KINDS, cubins: Path = CUBINS) -> list[Verdict]:
-    """All mutants of one kernel of the manifest."""
+def load(name: str, cubins: Path) -> tuple[dict, str]:
+    """Manifest entry and PTX of a kernel."""
     manifest = json.loads((cubins / "manifest.json").read_text())
     entry = next((e for e in manifest["kernels"] if e["name"] == name), None)
     if entry is None:
         raise SystemExit(f"no kernel {name} in {cubins / 'manifest.json'}")
-    ptx = read_ptx(entry, cubins)
+    return entry, read_ptx(entry, cubins)
+
+
+def run(entry: dict, ptx: str, seeds: int, processes: int, kinds: tuple[str, ...] = KINDS) -> list[Verdict]:
+    """All mutants of one kernel of the manifest."""
     problem, sm_count = problem_for(entry)
     clean = judge(entry, ptx, Mutant("none", 0, "", ()), problem, 3, sm_count)
     if clean.caught:
@@ -181,21 +186,40 @@ def run(name: str, seeds: int, processes: int, kinds: tuple[str, ...] = KINDS, c
     return verdicts
 
 
+def evidence_of(entry: dict, ptx: str, seeds: int = 5) -> dict[int, str]:
+    """What clean runs show of the lines that a mutant may change without effect, by line."""
+    problem, sm_count = problem_for(entry)
+    witness = Witness()
+    for seed in range(seeds):
+        a, b = exact_operands(entry, problem, seed)
+        run_kernel(entry, ptx, problem, a, b, sm_count=sm_count, seed=seed, hostility=HOSTILITY, referee=witness)
+    return witness.harmless()
+
+
 # Reports
 
 
-def explain(name: str, verdicts: list[Verdict], reasons: list[dict]) -> list[Verdict]:
-    """Adds the reason why a surviving mutant is equivalent, from the reasons written down."""
-    out = []
+def explain(
+    name: str, ptx: str, verdicts: list[Verdict], reasons: list[dict], evidence: Mapping[int, str] | None = None
+) -> list[Verdict]:
+    """Adds the reason why a surviving mutant is equivalent: the device's own evidence, or one written down. A written
+    reason has regular expressions for the `kernel`, the `text` changed and, where that does not tell enough, the
+    `context` of four lines on either side."""
+    out, lines = [], ptx.splitlines()
     for verdict in verdicts:
+        mutant = verdict.mutant
         if not verdict.caught:
-            for reason in reasons:
-                where = re.search(reason["kernel"], name) and reason["kind"] == verdict.mutant.kind
-                if where and re.search(reason["text"], verdict.mutant.original) and (
-                    verdict.mutant.line in reason.get("lines", [verdict.mutant.line])
-                ):
-                    verdict = replace(verdict, reason=reason["reason"])
-                    break
+            context = "\n".join(lines[max(mutant.line - 5, 0) : mutant.line + 4])
+            written = (
+                r["reason"]
+                for r in reasons
+                if r["kind"] == mutant.kind
+                and re.search(r["kernel"], name)
+                and re.search(r["text"], mutant.original)
+                and re.search(r.get("context", ""), context)
+            )
+            shown = evidence.get(mutant.line, "") if evidence and mutant.kind in ("scope", "fence") else ""
+            verdict = replace(verdict, reason=shown or next(written, ""))
         out.append(verdict)
     return out
 
@@ -203,20 +227,23 @@ def explain(name: str, verdicts: list[Verdict], reasons: list[dict]) -> list[Ver
 def table(name: str, verdicts: list[Verdict], seeds: int) -> str:
     """The report of one kernel as Markdown."""
     lines = [f"## {name}", "", f"At most {seeds} seeds for each mutant.", ""]
-    lines += ["| class | mutants | error | deadlock | wrong result | survived | caught |", "|---" * 7 + "|"]
+    lines += ["| class | mutants | error | deadlock | wrong result | equivalent | not caught | caught of the rest |"]
+    lines += ["|---" * 8 + "|"]
     for kind in KINDS:
         mine = [v for v in verdicts if v.mutant.kind == kind]
         if not mine:
             continue
         deadlocks = sum(v.outcome == "Deadlock" for v in mine)
         wrong = sum(v.outcome == "wrong result" for v in mine)
-        survived = sum(not v.caught for v in mine)
-        errors = len(mine) - deadlocks - wrong - survived
-        share = 100 * (len(mine) - survived) / len(mine)
-        lines.append(f"| {kind} | {len(mine)} | {errors} | {deadlocks} | {wrong} | {survived} | {share:.0f}% |")
+        equivalent = sum(bool(v.reason) for v in mine)
+        missed = sum(not v.caught and not v.reason for v in mine)
+        caught = len(mine) - equivalent - missed
+        share = f"{100 * caught / (caught + missed):.0f}%" if caught + missed else "-"
+        numbers = (len(mine), caught - deadlocks - wrong, deadlocks, wrong, equivalent, missed)
+        lines.append(f"| {kind} | {' | '.join(map(str, numbers))} | {share} |")
     survivors = [v for v in verdicts if not v.caught]
     if survivors:
-        lines += ["", "Survivors:", ""]
+        lines += ["", "Those that ran to the right result, and why they are no fault:", ""]
         lines += [
             f"- {v.mutant.kind}, PTX line {v.mutant.line}: `{v.mutant.original}`: {v.reason or '**not explained**'}"
             for v in survivors
@@ -233,11 +260,12 @@ def main() -> None:
     parser.add_argument("--cubins", type=Path, default=CUBINS, help="folder of the manifest")
     parser.add_argument("--out", type=Path, help="folder for the report; its reasons.json explains survivors")
     options = parser.parse_args()
-    verdicts = run(options.kernel, options.seeds, options.processes, tuple(options.kinds), options.cubins)
+    entry, ptx = load(options.kernel, options.cubins)
+    verdicts = run(entry, ptx, options.seeds, options.processes, tuple(options.kinds))
     reasons = []
     if options.out and (options.out / "reasons.json").exists():
         reasons = json.loads((options.out / "reasons.json").read_text())
-    verdicts = explain(options.kernel, verdicts, reasons)
+    verdicts = explain(options.kernel, ptx, verdicts, reasons, evidence_of(entry, ptx))
     text = table(options.kernel, verdicts, options.seeds)
     print(text)
     if options.out:

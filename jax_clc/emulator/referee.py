@@ -353,9 +353,9 @@ class Referee(AsyncOperations):
             semantics = kind.rpartition(".")[2] if "sync_restrict" in kind else semantics
             if semantics in ACQUIRES:
                 warp.fence_acquire(mask)
-            if kind.startswith("proxy.async"):
-                warp.fence_proxy(mask)
             if semantics in RELEASES:
+                if kind.startswith("proxy.async"):
+                    warp.fence_proxy(mask)
                 warp.fence_release(mask, scope != "cta")
 
     # Verdicts

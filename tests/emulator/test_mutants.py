@@ -46,8 +46,11 @@ def test_changes_keep_guards_and_other_operands():
 def test_survivors_are_listed_with_their_reason():
     mutant = Mutant("fence", 9, "fence.proxy.async.shared::cta;", ((9, ""),))
     verdicts = [Verdict(mutant, "survived", 30), Verdict(Mutant("wait", 1, "x", ()), "Deadlock", 0)]
-    reasons = [{"kernel": "static", "kind": "fence", "text": "proxy", "lines": [9], "reason": "because"}]
+    reasons = [{"kernel": "static", "kind": "fence", "text": "proxy", "context": "commit", "reason": "because"}]
     assert "**not explained**" in table("k_static", verdicts, 30)
-    report = table("k_static", explain("k_static", verdicts, reasons), 30)
+    report = table("k_static", explain("k_static", PTX, verdicts, reasons), 30)
     assert "PTX line 9: `fence.proxy.async.shared::cta;`: because" in report
-    assert "| wait | 1 | 0 | 1 | 0 | 0 | 100% |" in report
+    assert "| wait | 1 | 0 | 1 | 0 | 0 | 0 | 100% |" in report
+    assert "| fence | 1 | 0 | 0 | 0 | 1 | 0 | - |" in report
+    assert explain("k_dynamic", PTX, verdicts, reasons)[0].reason == ""
+    assert explain("k_dynamic", PTX, verdicts, reasons, {9: "seen"})[0].reason == "seen"
