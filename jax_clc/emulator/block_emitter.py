@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .control_flow import EXIT, Block
+from .control_flow import EXIT, Block, polls
 from .instruction_table import form_of
 from .ptx_parser import Register
 from .translator import NUMPY_TYPE, STORAGE, TYPE_BYTES, Emitter
@@ -13,8 +13,8 @@ PROLOGUE_NAMES = ("shared_window", "param_base", "data_base")
 class BlockEmitter:
     """Emits the generator function `run(warp)` around the instructions of an Emitter's kernel."""
 
-    def __init__(self, emitter: Emitter):
-        self.emitter = emitter
+    def __init__(self, emitter: Emitter, independent: bool = False):
+        self.emitter, self.independent = emitter, independent
         self.analysis = emitter.analysis
         self.blocks = self.analysis.blocks
         self.meeting: set[int] = set()  # where lanes that parted through the stack meet
@@ -43,7 +43,7 @@ class BlockEmitter:
         emitter.depth = 1
         for name in PROLOGUE_NAMES:
             emitter.write(f"{name} = warp.{name}")
-        emitter.write("params = warp.params; mask = warp.live; stack = []; pc = 0")
+        emitter.write("params = warp.params; mask = warp.live; stack = []; pc = 0; turned = False")
         self._initialise()
         emitter.write("if not mask: yield  # a generator even where nothing waits")
         emitter.write("while True:")
@@ -95,6 +95,12 @@ class BlockEmitter:
                 emitter.write(f"if stack and stack[-1][0] == {index}:")
                 emitter.write(f"  pc, mask = warp.reconverge(stack, {index})")
                 emitter.write(f"  if pc != {index}: continue")
+            if self.independent and block.instructions and polls(block.instructions[0]):
+                emitter.write("if not turned:")
+                emitter.write(f"  pc, mask = warp.rotate(stack, {index}, mask); turned = True")
+                emitter.write("  yield")
+                emitter.write("  continue")
+                emitter.write("turned = False")
             spin = self._spin_target(block)
             if spin is not None:
                 emitter.write("while True:")
@@ -121,7 +127,7 @@ class BlockEmitter:
                 if not (block.instructions and block.instructions[-1].parts[0] in ("ret", "exit", "trap")):
                     self._leave()
                 return
-            if following not in covered and set(self.blocks[following].predecessors) <= covered and following != 0:
+            if not self.independent and following not in covered and set(self.blocks[following].predecessors) <= covered and following != 0:
                 index = following
                 continue
             self._jump(following)
@@ -218,7 +224,7 @@ class BlockEmitter:
 
     def _spin_target(self, block: Block) -> int | None:
         """Where a block goes that loops to itself on a uniform condition."""
-        if block.branch is None or block.branch.parts[0] != "bra" or block.index not in block.successors:
+        if self.independent or block.branch is None or block.branch.parts[0] != "bra" or block.index not in block.successors:
             return None
         if block.index in self.analysis.divergent_branches or block.index in self.meeting:
             return None
@@ -232,7 +238,7 @@ class BlockEmitter:
 
     def _leaf(self, block: Block) -> tuple[int, int] | None:
         """(side block, block where both paths meet) when one side of a branch is a single block, or None."""
-        if block.branch is None or block.branch.parts[0] != "bra":
+        if self.independent or block.branch is None or block.branch.parts[0] != "bra":
             return None
         taken, fall = block.successors
         for side, meet in ((fall, taken), (taken, fall)):

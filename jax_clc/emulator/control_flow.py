@@ -61,8 +61,20 @@ def uses(instruction: Instruction) -> list[str]:
     return names
 
 
-def build_blocks(kernel: Kernel) -> list[Block]:
-    """Blocks in program order; block 0 is the entry. Empty jumps are threaded away."""
+POLLS = ("atom", "mbarrier.try_wait", "mbarrier.test_wait", "nanosleep")
+ORDERED = ("volatile", "relaxed", "acquire")
+
+
+def polls(instruction: Instruction) -> bool:
+    """Whether an instruction looks at memory that others may change: what spin loops are made of."""
+    if instruction.opcode.startswith(POLLS):
+        return True
+    return instruction.parts[0] == "ld" and any(p in ORDERED for p in instruction.parts)
+
+
+def build_blocks(kernel: Kernel, split_polls: bool = False) -> list[Block]:
+    """Blocks in program order; block 0 is the entry. Empty jumps are threaded away. `split_polls`: a block starts before
+    every instruction that polls."""
     targets: dict[str, int] = {}
     leaders = {0}
     code: list[Instruction] = []
@@ -70,6 +82,8 @@ def build_blocks(kernel: Kernel) -> list[Block]:
         if isinstance(item, Label):
             targets[item.name] = len(code)
         else:
+            if split_polls and polls(item):
+                leaders.add(len(code))
             code.append(item)
             if item.parts[0] in ("bra", "ret", "exit", "trap", "brx"):
                 leaders.add(len(code))
@@ -407,3 +421,25 @@ class Analysis:
         for web in inside:
             if any(web.register in self.live_in[join] for join in joins):
                 web.uniform, web.blended = False, True
+
+    def needs_independent_threads(self) -> bool:
+        """Whether lanes of a warp may wait for each other: a divergent branch with work on both sides, or out of a loop, and a
+        loop on the way that polls. Then lanes that parted must be able to take turns."""
+        for index in self.divergent_branches:
+            block, stop = self.blocks[index], self.post_dominator[index]
+            reaches = [self._reach(s, stop) - {stop, EXIT} for s in block.successors]
+            leaves_loop = any(index in reach for reach in reaches)
+            if not leaves_loop and not all(reaches):
+                continue
+            for inner in set().union(*reaches):
+                spinning = inner in set().union(*(self._reach(s, stop) for s in self.blocks[inner].successors))
+                if spinning and any(polls(i) for i in self.blocks[inner].instructions):
+                    return True
+        return False
+
+    def let_threads_be_independent(self) -> None:
+        """No value is shared between lanes and every block may run with any of them."""
+        for web in self.webs:
+            web.uniform, web.blended = False, True
+        self.partial = {b.index for b in self.blocks}
+        self.divergent_branches = {b.index for b in self.blocks if b.branch is not None}

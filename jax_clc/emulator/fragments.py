@@ -76,6 +76,40 @@ def registers_to_a(registers: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return words.view(dtype).reshape(64, 32 // np.dtype(dtype).itemsize)
 
 
+# mma.sync m16n8kN: lane 4 r + q. A's register 2 c + h holds row r + 8 h, the q-th word of the c-th 16 bytes of K; B's register
+# c column r, the same word; D's registers 2 h, 2 h + 1 hold row r + 8 h, columns 2 q, 2 q + 1 (f16: one packed register).
+
+
+def registers_to_mma_a(registers: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """(2 c, 32) uint32 to A (16, k)."""
+    chunks = len(registers) // 2
+    words = np.ascontiguousarray(registers, np.uint32).reshape(chunks, 2, 8, 4).transpose(1, 2, 0, 3)  # h, r, c, q
+    return np.ascontiguousarray(words).view(dtype).reshape(16, -1)
+
+
+def registers_to_mma_b(registers: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """(c, 32) uint32 to B as (8 columns, k)."""
+    words = np.ascontiguousarray(registers, np.uint32).reshape(-1, 8, 4).transpose(1, 0, 2)  # r, c, q
+    return np.ascontiguousarray(words).view(dtype).reshape(8, -1)
+
+
+def mma_registers_to_d(registers: np.ndarray, kind: str) -> np.ndarray:
+    """C's registers to (16, 8) float32 or int32."""
+    if kind == "f16":
+        halves = np.ascontiguousarray(registers, np.uint32).reshape(2, 8, 4).view(np.float16)
+        return halves.reshape(16, 8).astype(np.float32)
+    values = np.ascontiguousarray(registers, np.uint32).view(np.int32 if kind == "s32" else np.float32)
+    return np.ascontiguousarray(values.reshape(2, 2, 8, 4).transpose(0, 2, 3, 1)).reshape(16, 8)  # h, r, q, e
+
+
+def d_to_mma_registers(d: np.ndarray, kind: str) -> np.ndarray:
+    """Inverse of `mma_registers_to_d`, as uint32."""
+    if kind == "f16":
+        return np.ascontiguousarray(d.astype(np.float16)).view(np.uint32).reshape(2, 32)
+    split = d.reshape(2, 8, 4, 2).transpose(0, 3, 1, 2)  # h, e, r, q
+    return np.ascontiguousarray(split).view(np.uint32).reshape(4, 32)
+
+
 # tcgen05.ld and .st
 
 

@@ -174,8 +174,10 @@ def _cvt_float(emitter: Emitter, instruction: Instruction, to: str, source: str)
         value = f"{function}({value})"
     elif rounding != "rn" and not (rounding == "rna" and to == "tf32"):
         widening = TYPE_BYTES.get(source, 8) < TYPE_BYTES.get(to, 0) and source in FLOATS
+        if not widening and (to != "f32" or source in ("s64", "u64")):
+            raise emitter.unsupported(f"rounding .{rounding} to .{to}")
         if not widening:
-            raise emitter.unsupported("only rounding to nearest even is")
+            value = f"DIRECTED32(({value}).astype(F64), {rounding!r})"
     if "relu" in parts:
         value = f"np.fmax({value}, 0)"
     if "sat" in parts:

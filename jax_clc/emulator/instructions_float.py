@@ -39,25 +39,33 @@ def store(emitter: Emitter, operand, text: str, kind: str) -> None:
         emitter.put(operand, text, kind, False)
 
 
-def checked_rounding(emitter: Emitter) -> None:
-    if any(p in ("rz", "rm", "rp") for p in emitter.instruction.parts):
-        raise emitter.unsupported("only rounding to nearest even is")
+def direction(emitter: Emitter, kind: str) -> str | None:
+    """rz, rm, rp, or None for nearest even."""
+    found = next((p for p in emitter.instruction.parts if p in ("rz", "rm", "rp")), None)
+    if found is not None and kind != "f32":
+        raise emitter.unsupported(f"rounding .{found} of .{kind}")
+    return found
 
 
 def binary_float(emitter: Emitter, instruction: Instruction, operator: str) -> None:
-    checked_rounding(emitter)
     kind = instruction.parts[-1]
     d, a, b = instruction.operands
-    store(emitter, d, f"{load(emitter, a, kind)} {operator} {load(emitter, b, kind)}", kind)
+    mode = direction(emitter, kind)
+    if mode is not None:
+        text = f"DIRECTED32({load(emitter, a, kind)}.astype(F64) {operator} {load(emitter, b, kind)}, {mode!r})"
+        return store(emitter, d, text, kind)
+    return store(emitter, d, f"{load(emitter, a, kind)} {operator} {load(emitter, b, kind)}", kind)
 
 
 @form("fma", uniform="never")
 def fma(emitter: Emitter, instruction: Instruction) -> None:
-    checked_rounding(emitter)
     kind = instruction.parts[-1]
     d, a, b, c = instruction.operands
     x, y, z = (load(emitter, o, kind) for o in (a, b, c))
-    if kind in ("f32", "f32x2"):
+    mode = direction(emitter, kind)
+    if mode is not None:
+        text = f"DIRECTED32({x}.astype(F64) * {y} + {z}, {mode!r})"
+    elif kind in ("f32", "f32x2"):
         text = f"FMA32({x}, {y}, {z})"
     elif kind == "f64":
         text = f"FMA64({x}, {y}, {z})"
@@ -72,7 +80,6 @@ def fma(emitter: Emitter, instruction: Instruction) -> None:
 
 def divide(emitter: Emitter, instruction: Instruction) -> None:
     """div.full and div.approx are computed as div.rn: allowed by their error bounds."""
-    checked_rounding(emitter)
     binary_float(emitter, instruction, "/")
 
 
@@ -120,16 +127,17 @@ def compare_float(emitter: Emitter, operation: str, kind: str, a, b) -> str:
 @form("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", uniform="never")
 def functions(emitter: Emitter, instruction: Instruction) -> None:
     """Approximate forms are computed exactly in double and rounded: within their error bounds."""
-    checked_rounding(emitter)
     kind = instruction.parts[-1]
     d, a = instruction.operands
+    mode = direction(emitter, kind)
     x = f"{load(emitter, a, kind)}.astype(F64)"
     text = {
         "rcp": f"1.0 / {x}", "sqrt": f"np.sqrt({x})", "rsqrt": f"1.0 / np.sqrt({x})", "ex2": f"np.exp2({x})",
         "lg2": f"np.log2({x})", "sin": f"np.sin({x})", "cos": f"np.cos({x})", "tanh": f"np.tanh({x})",
     }[instruction.parts[0]]  # fmt: skip
     compute = {"f32": "F32", "f64": "F64", "f16": "F16", "f16x2": "F16", "bf16": "F32", "bf16x2": "F32"}[kind]
-    store(emitter, d, f"({text}).astype({compute})", kind)
+    text = f"DIRECTED32({text}, {mode!r})" if mode is not None else f"({text}).astype({compute})"
+    store(emitter, d, text, kind)
 
 
 @form("copysign", uniform="never")

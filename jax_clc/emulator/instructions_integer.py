@@ -400,8 +400,11 @@ def compared(emitter: Emitter, instruction: Instruction, operation: str, kind: s
 
 
 def compare_never(analysis, instruction: Instruction, block: int, position: int) -> bool:
-    sources = instruction.operands[1:]
-    return instruction.parts[-1] not in FLOAT_KINDS and all(analysis.is_uniform(o, block, position) for o in sources)
+    if instruction.parts[-1] in FLOAT_KINDS:
+        return False
+    if all(analysis.is_uniform(o, block, position) for o in instruction.operands[1:]):
+        return True
+    return analysis.always_uniform(instruction, analysis, block, position)
 
 
 @form("setp", uniform=compare_never)

@@ -1,4 +1,4 @@
-"""wgmma, ldmatrix, stmatrix, mma.sync's absence: matrix instructions of Hopper."""
+"""wgmma, mma.sync, ldmatrix, stmatrix: matrix instructions on registers and shared memory."""
 
 from __future__ import annotations
 
@@ -69,6 +69,29 @@ def wgmma(emitter: Emitter, instruction: Instruction) -> None:
         f"warp.wgmma({key!r}, ({', '.join(names)},), {a_text}, {b_text}, {scale_d}, {constant}, {emitter.mask}, {emitter.line})"
     )
     emitter.write(f"{' = '.join(names)} = warp.in_flight")
+
+
+@form("mma.sync", uniform="never")
+def mma_sync(emitter: Emitter, instruction: Instruction) -> None:
+    """m16n8kN of dense types: mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 d, a, b, c."""
+    parts = instruction.parts
+    shape = re.match(r"m16n8k(\d+)$", parts[3])
+    if shape is None or parts[4:6] != ("row", "col") or len(instruction.operands) != 4:
+        raise emitter.unsupported()
+    kinds = parts[6:10] if parts[6] != "satfinite" else parts[7:11]
+    d, a, b, c = instruction.operands
+    known = ("f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2")
+    if kinds[0] not in ("f32", "f16", "s32") or kinds[1] not in known or kinds[2] not in known or parts[6] == "satfinite":
+        raise emitter.unsupported()
+    a_text, b_text, c_text = (f"({', '.join(emitter.vector(r, 'b32') for r in _items(o))},)" for o in (a, b, c))
+    name = emitter.temporary()
+    emitter.write(f"{name} = warp.mma({tuple(kinds)!r}, {int(shape.group(1))}, {a_text}, {b_text}, {c_text}, {emitter.mask})")
+    for index, item in enumerate(_items(d)):
+        emitter.put(item, f"{name}[{index}]", "b32", False)
+
+
+def _items(operand) -> tuple:
+    return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 # ldmatrix, stmatrix

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .instruction_table import form
-from .ptx_parser import TYPE_BYTES, Address, Instruction, Label, Vector
+from .ptx_parser import TYPE_BYTES, Address, Instruction, Label, Symbol, Vector
 from .translator import Emitter
 
 SPACES = {"shared": "shared", "shared::cta": "shared", "shared::cluster": "cluster", "global": "global", "local": "local",
@@ -49,7 +49,8 @@ def parse_access(emitter: Emitter, instruction: Instruction) -> Access:
 
 def load_uniform(analysis, instruction: Instruction, block: int, position: int) -> bool:
     parts = instruction.parts
-    if "local" in parts:
+    base = instruction.operands[1].base if isinstance(instruction.operands[1], Address) else None
+    if "local" in parts or isinstance(base, Symbol) and base.name in analysis.kernel.variables and "shared" not in parts:
         return False
     if any(p.endswith("f32") or p.endswith("f64") for p in parts[-1:]) and "param" not in parts:
         return False
@@ -64,9 +65,9 @@ def load(emitter: Emitter, instruction: Instruction) -> None:
     items = d.items if isinstance(d, Vector) else (d,)
     if len(items) != access.count:
         raise emitter.unsupported(f"{len(items)} destinations for {access.count} elements")
-    space = access.space
+    space = frame_space(emitter, access, address)
     text, scalar = emitter.address(address)
-    if emitter.symbol_space(address.base) == "param" or space == "param":
+    if space == "param":
         if not scalar:
             raise emitter.unsupported("parameter address that differs between lanes")
         for index, item in enumerate(items):
@@ -101,6 +102,14 @@ def _put_loaded(emitter: Emitter, item, text: str, kind: str, scalar: bool) -> N
     return emitter.put(item, text, f"u{8 * size}", False)
 
 
+def frame_space(emitter: Emitter, access: Access, address: Address) -> str:
+    """The state space of an access: parameters of calls live in the frame, in local memory."""
+    place = emitter.symbol_space(address.base)
+    if access.space == "param" and place == "local" or place == "param":
+        return place
+    return access.space
+
+
 @form("st", results=0)
 def store(emitter: Emitter, instruction: Instruction) -> None:
     if instruction.opcode.startswith("st.async"):
@@ -113,7 +122,8 @@ def store(emitter: Emitter, instruction: Instruction) -> None:
     address, source = instruction.operands[0], instruction.operands[1]
     size = TYPE_BYTES[access.kind]
     items = source.items if isinstance(source, Vector) else (source,)
-    if access.space == "param":
+    space = frame_space(emitter, access, address)
+    if space == "param":
         raise emitter.unsupported("stores to parameters")
     if access.kind == "b128":
         values = [_b128(emitter, item) for item in items]
@@ -121,7 +131,7 @@ def store(emitter: Emitter, instruction: Instruction) -> None:
         values = [emitter.raw(item, f"u{8 * size}") for item in items]
     text, _ = emitter.address(address)
     order = "" if access.semantics == "weak" else f", {access.semantics!r}, {access.scope!r}"
-    emitter.write(f"warp.store_{access.space}({text}, ({', '.join(values)},), {size}, {emitter.mask}, {emitter.line}{order})")
+    emitter.write(f"warp.store_{space}({text}, ({', '.join(values)},), {size}, {emitter.mask}, {emitter.line}{order})")
     if access.semantics != "weak":
         emitter.pause()
     return None

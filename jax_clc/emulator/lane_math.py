@@ -286,6 +286,16 @@ def FMA32(a, b, c):
     return (np.asarray(a, np.float64) * b + c).astype(np.float32)
 
 
+def DIRECTED32(values: np.ndarray, mode: str) -> np.ndarray:
+    """Doubles to floats rounded towards zero (rz), down (rm) or up (rp)."""
+    nearest = values.astype(np.float32)
+    wide = nearest.astype(np.float64)
+    up = {"rz": values < 0, "rm": np.zeros(len(values), bool), "rp": np.ones(len(values), bool)}[mode]
+    lower = np.nextafter(nearest, np.float32(-np.inf))
+    higher = np.nextafter(nearest, np.float32(np.inf))
+    return np.where(up, np.where(wide < values, higher, nearest), np.where(wide > values, lower, nearest))
+
+
 def FMA64(a, b, c) -> np.ndarray:
     fma = getattr(math, "fma", None)
     if fma is None:

@@ -313,7 +313,7 @@ class Machine:
         lines = [f"{why} after {self.now} ticks:"]
         waiting = sorted(self._asleep, key=lambda w: (w.cta.number, w.index))
         for warp in [*waiting, *self._runnable]:
-            lines.append(f"  {warp} waits for {warp.waiting or 'memory that it polls'} [PTX line {warp_line(warp)}]")
+            lines.append(f"  {warp} waits for {warp.waiting or polled_by(warp)} [PTX line {warp_line(warp)}]")
         return Deadlock("\n".join(lines))
 
 
@@ -322,3 +322,11 @@ def warp_line(warp: Warp) -> int | None:
     frame = warp.generator.gi_frame
     lines = warp.cta.grid.program.lines
     return lines[frame.f_lineno] if frame is not None and frame.f_lineno < len(lines) else None
+
+
+def polled_by(warp: Warp) -> str:
+    """What a warp that is awake looks at again and again."""
+    if warp.polled is None:
+        return "memory that it polls"
+    cta, offset, what, parity = warp.polled
+    return f"mbarrier {offset:#x} of CTA {cta.number}, {'parity' if parity else 'state'} {what} ({cta.barriers.get(offset)})"

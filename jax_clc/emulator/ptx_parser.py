@@ -136,11 +136,22 @@ class Kernel:
         return max((p.offset + p.size for p in self.parameters), default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A device function: the names of its results and parameters, and where its body starts in the text. It is expanded where it
+    is called."""
+
+    results: tuple[str, ...]
+    parameters: tuple[str, ...]
+    body: int
+
+
 @dataclass(slots=True)
 class Module:
     version: str = ""
     target: str = ""
     kernels: dict[str, Kernel] = field(default_factory=dict)
+    functions: dict[str, Function | None] = field(default_factory=dict)  # None: declared, not defined
     variables: dict[str, Variable] = field(default_factory=dict)
 
 
@@ -186,6 +197,7 @@ class _Parser:
 
     def module(self) -> Module:
         header = re.compile(r"\.(version|target|address_size)\s+([^\n]*)")
+        pending: list[int] = []  # kernels are read last: they may call functions defined after them
         while self.skip_space():
             match = header.match(self.text, self.position)
             if match:
@@ -199,9 +211,10 @@ class _Parser:
             end = self._find(";{", start)
             head = self.text[start:end]
             if re.search(r"\.entry\b", head):
-                self._kernel(start)
+                pending.append(start)
+                self._skip_body(start)
             elif re.search(r"\.func\b", head):
-                self._skip_function(start)
+                self._function(start)
             elif head.lstrip().startswith(".pragma") or head.lstrip().startswith(".alias"):
                 self.position = self._find(";", start) + 1
             else:
@@ -209,6 +222,8 @@ class _Parser:
                 for variable in self._variables(self.text[start:end], start):
                     self.out.variables[variable.name] = variable
                 self.position = end + 1
+        for start in pending:
+            self._kernel(start)
         return self.out
 
     def _find(self, characters: str, start: int) -> int:
@@ -217,18 +232,27 @@ class _Parser:
             raise self.fail("unexpected end of file", min(start, len(self.text) - 1))
         return match.start()
 
-    def _skip_function(self, start: int) -> None:
-        """Device functions are skipped; a `call` of one is an unknown form where it stands."""
+    def _skip_body(self, start: int) -> None:
+        """Go past a function or kernel, or past its declaration."""
         end = self._find(";{", start)
-        if self.text[end] == ";":
-            self.position = end + 1
-            return
-        depth, position = 1, end + 1
+        depth, position = int(self.text[end] == "{"), end + 1
         while depth:
             position = self._find("{}", position)
             depth += 1 if self.text[position] == "{" else -1
             position += 1
         self.position = position
+
+    def _function(self, start: int) -> None:
+        pattern = re.compile(r"[^;{]*?\.func\s*(\(([^)]*)\))?\s*([\w$]+)\s*(\(([^)]*)\))?[^;{]*([;{])", re.S)
+        match = pattern.match(self.text, start)
+        if not match:
+            raise self.fail("cannot read .func", start)
+        if match.group(6) == ";":
+            self.out.functions.setdefault(match.group(3), None)
+        else:
+            names = [tuple(re.findall(r"([\w$%]+)\s*(?:\[\d*\])?\s*(?:,|$)", part or "")) for part in (match.group(2), match.group(5))]
+            self.out.functions[match.group(3)] = Function(names[0], names[1], match.end())
+        self._skip_body(start)
 
     def _statement_end(self, start: int) -> int:
         """The `;` that ends a statement, outside braces (initialisers, vector operands) and strings."""
@@ -329,15 +353,22 @@ class _Body:
 
     def __init__(self, parser: _Parser, kernel: Kernel):
         self.parser, self.kernel = parser, kernel
-        self.scopes: list[dict[str, str]] = [{}]
+        self.scopes: list[dict[str, str]] = [{}]  # a value that starts with "=" is another name of a variable
         self.labels: list[dict[str, str]] = [{}]
         self.scope_count = 0
-        self.pending: list[tuple[int, str, list[dict[str, str]], list[dict[str, str]]]] = []
+        self.calls: list[str] = []
 
     def parse(self) -> None:
         """Two passes: labels may be used before they are met, so instructions are read once their scope is closed."""
-        parser = self.parser
         items: list = []
+        self._statements(items, None)
+        for item in items:
+            self.kernel.body.append(item if isinstance(item, Label) else self._instruction(*item))
+
+    def _statements(self, items: list, end_label: str | None) -> None:
+        """Everything up to the closing brace. In an expanded function `ret` goes to `end_label`."""
+        parser = self.parser
+        outermost = len(self.scopes)
         while True:
             if not parser.skip_space():
                 raise parser.fail("kernel without closing '}'", len(parser.text) - 1)
@@ -350,8 +381,8 @@ class _Body:
                 continue
             if character == "}":
                 parser.position += 1
-                if len(self.scopes) == 1:
-                    break
+                if len(self.scopes) == outermost:
+                    return
                 self.scopes.pop()
                 self.labels.pop()
                 continue
@@ -361,7 +392,7 @@ class _Body:
             label = _LABEL.match(parser.text, parser.position)
             if label:
                 name = label.group(1)
-                unique = name if len(self.labels) == 1 else f"{name}@{self.scope_count}"
+                unique = name if self.outermost else f"{name}@{self.scope_count}"
                 self.labels[-1][name] = unique
                 items.append(Label(unique))
                 parser.position = label.end()
@@ -372,10 +403,49 @@ class _Body:
             parser.position = end + 1
             if statement.startswith("."):
                 self._directive(statement, start, items)
+            elif re.match(r"call\b", statement):
+                self._call(statement, start, items)
             else:
+                if end_label is not None and re.search(r"(^|\s)ret(\.uni)?\s*$", statement):
+                    statement = re.sub(r"ret(\.uni)?\s*$", f"bra {end_label}", statement)
                 items.append((start, statement, list(self.scopes), list(self.labels)))
-        for item in items:
-            self.kernel.body.append(item if isinstance(item, Label) else self._instruction(*item))
+
+    def _call(self, statement: str, position: int, items: list) -> None:
+        """Expand a device function in a scope of its own, with its parameters bound to the caller's variables."""
+        match = re.match(r"call(?:\.uni)?\s+(?:\(([^)]*)\)\s*,)?\s*([\w$]+)\s*(?:,\s*\(([^)]*)\))?", statement, re.S)
+        functions = self.parser.out.functions
+        if not match or match.group(2) not in functions:
+            raise self.parser.fail(f"cannot read call {' '.join(statement.split())!r}", position)
+        name = match.group(2)
+        actual = [[v.strip() for v in (part or "").split(",") if v.strip()] for part in (match.group(1), match.group(3))]
+        function = functions[name]
+        if function is None:
+            items.append((position, f"call.extern {name}", list(self.scopes), list(self.labels)))
+            return
+        if name in self.calls:
+            raise self.parser.fail(f"recursive call of {name!r}", position)
+        bound = {}
+        for formal, given in zip([*function.results, *function.parameters], [*actual[0], *actual[1]], strict=True):
+            resolved = self._name(given, self.scopes, self.labels, self.parser.line(position))
+            if not isinstance(resolved, Symbol):
+                raise self.parser.fail(f"argument {given!r} of {name!r} is no parameter variable", position)
+            bound[formal] = "=" + resolved.name
+        self.scope_count += 1
+        end_label = f"{name}_end"
+        unique = f"{end_label}@{self.scope_count}"
+        outer_scopes, outer_labels, back = self.scopes, self.labels, self.parser.position
+        self.scopes, self.labels = [bound], [{end_label: unique}]
+        self.calls.append(name)
+        self.parser.position = function.body
+        self._statements(items, end_label)
+        self.calls.pop()
+        self.scopes, self.labels, self.parser.position = outer_scopes, outer_labels, back
+        items.append(Label(unique))
+
+    @property
+    def outermost(self) -> bool:
+        """In the kernel's own scope, where names stay as they are."""
+        return len(self.scopes) == 1 and not self.calls
 
     def _directive(self, statement: str, position: int, items: list) -> None:
         words = statement.split(None, 2)
@@ -390,6 +460,10 @@ class _Body:
             return
         elif words[0].split("::")[0] in STATE_SPACES:
             for variable in self.parser._variables(statement, position):
+                if not self.outermost:
+                    unique = f"{variable.name}@{self.scope_count}"
+                    self.scopes[-1][variable.name] = "=" + unique
+                    variable.name = unique
                 self.kernel.variables[variable.name] = variable
         elif words[0] == ".branchtargets":
             label = items.pop()
@@ -403,7 +477,7 @@ class _Body:
             raise self.parser.fail(f"cannot read register declaration .{kind} {name!r}", position)
         names = [match.group(1)] if match.group(3) is None else [f"{match.group(1)}{i}" for i in range(int(match.group(3)))]
         for one in names:
-            unique = one if len(self.scopes) == 1 else f"{one}@{self.scope_count}"
+            unique = one if self.outermost else f"{one}@{self.scope_count}"
             self.scopes[-1][one] = unique
             self.kernel.registers[unique] = kind
 
@@ -465,7 +539,7 @@ class _Body:
             return SINK
         for scope in reversed(scopes):
             if name in scope:
-                return Register(scope[name])
+                return Symbol(scope[name][1:]) if scope[name][0] == "=" else Register(scope[name])
         for scope in reversed(labels):
             if name in scope:
                 return Label(scope[name])

@@ -412,7 +412,7 @@ class Layout:
                     self.static_shared = _align(self.static_shared, variable.alignment)
                     self.places[variable.name] = ("shared", self.static_shared)
                     self.static_shared += variable.bytes
-            elif variable.space == "local":
+            elif variable.space in ("local", "param"):  # a parameter of a call lives in the frame
                 self.local_bytes = _align(self.local_bytes, variable.alignment)
                 self.places[variable.name] = ("local", self.local_bytes)
                 self.local_bytes += variable.bytes
@@ -471,11 +471,15 @@ def translate(module: Module, kernel: Kernel, block: tuple[int, int, int], text:
     """Translate for a block shape (which warps' thread indices are known from). Raises UnsupportedInstruction, PtxSyntaxError."""
     blocks = build_blocks(kernel)
     analysis = Analysis(kernel, blocks, _warp_index_rule(block))
+    independent = analysis.needs_independent_threads()
+    if independent:
+        analysis = Analysis(kernel, build_blocks(kernel, split_polls=True), _warp_index_rule(block))
+        analysis.let_threads_be_independent()
     layout = Layout(module, kernel)
     emitter = Emitter(module, kernel, analysis, layout)
     from .block_emitter import BlockEmitter
 
-    BlockEmitter(emitter).emit()
+    BlockEmitter(emitter, independent).emit()
     source = "\n".join(emitter.out)
     names = dict(lane_math.NAMES)
     names.update(emitter.constants)
@@ -487,7 +491,8 @@ def translate(module: Module, kernel: Kernel, block: tuple[int, int, int], text:
 
 
 def _warp_index_rule(block: tuple[int, int, int]):
-    """`tid.x >> 5` (or more) and `tid.x & ~31` are one value for a warp if rows of the block are whole warps; tid.y, tid.z too."""
+    """What is one value for a warp although it comes from the thread index, where rows of the block are whole warps: tid.x >> 5
+    (or more), tid.x & ~31, tid.x < 32 n; tid.y and tid.z."""
     rows_are_warps = block[0] % 32 == 0 or block[1] == block[2] == 1
 
     def rule(instruction: Instruction, analysis: Analysis, where: int, position: int) -> bool:
@@ -496,11 +501,14 @@ def _warp_index_rule(block: tuple[int, int, int]):
         parts, operands = instruction.parts, instruction.operands
         if parts[0] == "mov" and isinstance(operands[-1], SpecialRegister):
             return operands[-1].name in ("%tid.y", "%tid.z")
-        if parts[0] not in ("shr", "and") or not isinstance(operands[2], Immediate) or not isinstance(operands[1], Register):
+        if len(operands) != 3 or not isinstance(operands[2], Immediate) or not isinstance(operands[1], Register):
             return False
-        if parts[0] == "shr" and operands[2].value < 5:
-            return False
-        if parts[0] == "and" and (operands[2].value & 31 or parts[-1] == "pred"):
+        number = operands[2].value
+        whole_warps = {
+            "shr": number >= 5, "and": not number & 31 and parts[-1] != "pred",
+            "setp": not (number + (parts[1] in ("gt", "le", "hi", "ls"))) & 31 and parts[1] not in ("eq", "ne"),
+        }  # fmt: skip
+        if not whole_warps.get(parts[0], False):
             return False
         web = analysis.web(operands[1].name, where, position)
         if len(web.definitions) != 1:

@@ -130,6 +130,6 @@ def run_case(case: Case, entry: Mapping, folder: Path) -> Outcome:
         wrong = int((run.d != reference(entry, a, b)).sum())
         if wrong:
             fault = f"WrongResult: {wrong} of {run.d.size} elements differ from the exact product"
-    except EmulatorError as error:
+    except (EmulatorError, OSError, KeyError) as error:
         fault = f"{type(error).__name__}: {error}"
     return Outcome(case, fault, instructions, time.perf_counter() - start)

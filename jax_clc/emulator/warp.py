@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .machine import Cta
 
 FULL = 0xFFFFFFFF
+PATIENCE = 32  # polls after which lanes at a meeting block stop waiting for the polling ones
 _LANE = np.arange(32, dtype=np.uint32)
 
 
@@ -39,8 +40,10 @@ class Warp(WarpMemory, WarpBarriers, WarpCopies, WarpMatrix, WarpTensorMemory):
         self.count = 0  # instructions executed
         self.limit = 0  # instructions at which a loop without synchronisation gives up the turn
         self.cluster_target = 0
+        self.rotations = 0
         self.turn = 1
         self.waiting: str | None = None  # what the warp sleeps on, for the deadlock report
+        self.polled = None  # (CTA, offset, parity or state, is parity) of the last mbarrier that was not over
         self.ticket = None  # what a blocking helper remembers between its first call and its success
         self.params = cta.grid.params
         self.shared_window = cta.rank << 24
@@ -121,7 +124,7 @@ class Warp(WarpMemory, WarpBarriers, WarpCopies, WarpMatrix, WarpTensorMemory):
         """Mark the warp as waiting: the machine does not resume it until `machine.wake`."""
         self.waiting = why
 
-    # divergence: stack entries are [meeting block, other block, other lanes, all lanes]
+    # divergence: stack entries are [meeting block, other block, other lanes, all lanes, the other lanes' own entries]
 
     def diverge(self, stack: list, taken: int, mask: int, taken_block: int, other_block: int, meet: int) -> tuple[int, int]:
         """Lanes part; the seed decides who goes first. Returns (block, lanes) to run now."""
@@ -132,7 +135,7 @@ class Warp(WarpMemory, WarpBarriers, WarpCopies, WarpMatrix, WarpTensorMemory):
             first, lanes, second, rest = other_block, other, taken_block, taken
         if first == meet:
             first, lanes, second, rest = second, rest, first, lanes
-        stack.append([meet, -1, 0, mask] if second == meet else [meet, second, rest, mask])
+        stack.append([meet, -1, 0, mask, []] if second == meet else [meet, second, rest, mask, []])
         return first, lanes
 
     def reconverge(self, stack: list, block: int) -> tuple[int, int]:
@@ -144,6 +147,8 @@ class Warp(WarpMemory, WarpBarriers, WarpCopies, WarpMatrix, WarpTensorMemory):
                 other, lanes = entry[1], entry[2] & self.live
                 entry[2] = 0
                 if lanes:
+                    stack += entry[4]
+                    entry[4] = []
                     return other, lanes
             mask = entry[3] & self.live
             stack.pop()
@@ -152,15 +157,43 @@ class Warp(WarpMemory, WarpBarriers, WarpCopies, WarpMatrix, WarpTensorMemory):
     def resume_others(self, stack: list) -> tuple[int, int]:
         """The running lanes have exited: run others of the warp, if any."""
         while stack:
-            meet, other, lanes, everyone = stack[-1]
+            meet, other, lanes, everyone, _ = stack[-1]
             lanes &= self.live
             if lanes:
-                stack[-1][2] = 0
+                entry = stack[-1]
+                entry[2] = 0
+                stack += entry[4]
+                entry[4] = []
                 return other, lanes
             stack.pop()
             if everyone & self.live:
                 return meet, everyone & self.live
         return -1, 0
+
+    def rotate(self, stack: list, block: int, mask: int) -> tuple[int, int]:
+        """The running lanes poll: let others of the warp go on, if any can. After long polling in vain, lanes that wait at a
+        meeting block for the polling ones go on without them (independent thread scheduling)."""
+        self.rotations += 1
+        depths = [depth for depth, entry in enumerate(stack) if entry[2] & self.live]
+        if depths:
+            depth = self.random.choice(depths)
+            entry = stack[depth]
+            other, lanes, inner = entry[1], entry[2] & self.live, entry[4]
+            entry[1], entry[2], entry[4] = block, mask, stack[depth + 1 :]
+            stack[depth + 1 :] = inner
+            return other, lanes
+        if self.rotations % PATIENCE == 0:
+            running = mask
+            for depth in reversed(range(len(stack))):
+                meet, _, _, everyone, _ = stack[depth]
+                waiting = everyone & self.live & ~running
+                if waiting:
+                    outer = stack[depth - 1][0] if depth else -1
+                    stack[depth] = [outer, block, mask, everyone, stack[depth + 1 :]]
+                    del stack[depth + 1 :]
+                    return meet, waiting
+                running |= everyone
+        return block, mask
 
     def leave(self, mask: int) -> None:
         """Lanes exit."""

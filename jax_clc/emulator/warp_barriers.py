@@ -166,6 +166,7 @@ class WarpBarriers:
         cta, offset = self.barrier_place(address, space)
         barrier = cta.barrier(offset)
         if not self._phase_over(barrier, what, parity):
+            self.polled = (cta, offset, what, parity)
             return False
         self._observed(cta, offset, barrier, mask, line, semantics, scope, what, parity)
         return True

@@ -7,11 +7,11 @@ from functools import lru_cache
 import numpy as np
 
 from . import fragments
-from .errors import AddressOutOfRange, BrokenAligned, RegistersInFlight
+from .errors import AddressOutOfRange, BadDescriptor, BrokenAligned, RegistersInFlight
 from .in_flight import WgmmaRegister
 from .memory import check_alignment
 from .mma_wgmma import (
-    OPERAND_TYPES, check_shape, decode_descriptor, multiply_accumulate, operand_chunks, read_operand,
+    OPERAND_TYPES, check_shape, decode_descriptor, multiply_accumulate, operand_chunks, read_operand, widen,
 )  # fmt: skip
 from .warp_copies import AsyncOperation
 
@@ -235,6 +235,17 @@ class WarpMatrix:
             accumulator.result = from_matrix(accumulator.matrix, accumulator.kind)
         del self.mma_keys[key]
         return list(accumulator.result[self.index % 4])
+
+    def mma(self, kinds, k, a, b, c, mask):
+        """mma.sync.m16n8kN on this warp's registers. Returns D's registers."""
+        self.check_aligned(mask, "mma.sync")
+        d_kind, a_kind, b_kind, c_kind = kinds
+        left = widen(fragments.registers_to_mma_a(np.stack(a), OPERAND_TYPES[a_kind]), a_kind)
+        right = widen(fragments.registers_to_mma_b(np.stack(b), OPERAND_TYPES[b_kind]), b_kind)
+        if left.shape != (16, k) or right.shape != (8, k):
+            raise BadDescriptor(f"mma.sync of k {k}: fragments hold {left.shape} and {right.shape}")
+        before = fragments.mma_registers_to_d(np.stack(c), c_kind)
+        return list(fragments.d_to_mma_registers(multiply_accumulate(left, right, before), d_kind))
 
     # ldmatrix and stmatrix
 
