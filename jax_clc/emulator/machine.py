@@ -258,22 +258,29 @@ class Machine:
                     idle, changes = 0, self.changes
                 else:
                     idle += executed + 1
-                    if idle > self.options.idle_instructions and not events:
+                    if idle > self.options.idle_instructions and not events and not self._give_back(grid):
                         raise self._deadlock("warps poll for ever")
             elif events:
                 self.now = max(self.now, events[0][0])
+            elif grid.control.pending and self.now < self._next_launch:
+                self.now = self._next_launch
+            elif self._give_back(grid):
+                continue
             elif grid.running:
                 raise self._deadlock("no warp can run")
             elif grid.control.pending:
-                if self.now < self._next_launch:
-                    self.now = self._next_launch
-                elif not all(sm.available for sm in self.sms):
-                    for sm in self.sms:  # nothing runs and nothing will change: what was taken comes back
-                        sm.available = True
-                else:
-                    raise Deadlock("pending clusters fit on no SM")
+                raise Deadlock("pending clusters fit on no SM")
             else:
                 return
+
+    def _give_back(self, grid: Grid) -> bool:
+        """Nothing else will happen: SMs that were taken come back, if clusters still wait for them. True if that helps."""
+        for sm in self.sms:
+            sm.available = True
+        before = len(grid.control.pending)
+        if before:
+            self._start_clusters(grid)
+        return len(grid.control.pending) < before
 
     def _turn(self, warp: Warp) -> None:
         warp.limit = warp.count + TURN_INSTRUCTIONS
