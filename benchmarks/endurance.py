@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from benchmarks import suite
 from benchmarks.run import write
 from jax_clc.bench import contestants, results
-from jax_clc.bench.check import Inexact, check_exact
+from jax_clc.bench.check import ExactCheck, Inexact
 from jax_clc.bench.environment import environment
 from jax_clc.bench.measure import kernel_here
 from jax_clc.bench.operands import Product, random_sets
@@ -79,12 +79,12 @@ def main(argv: list[str] | None = None) -> int:
         problem = GemmProblem.compact(m, n, k, a_major=majors[0], b_major=majors[1])
         data = {"m": m, "n": n, "k": k, "majors": majors}
         line.start(results.label(data))
-        sets = random_sets(problem, 2)
+        sets, check = random_sets(problem, 2), ExactCheck(problem)
         for schedule in args.schedules:
             line.detail(schedule)
             try:
                 product = contestants.ours(problem, schedule=schedule)
-                check_exact(schedule, problem, product)
+                check(schedule, product)
             except (contestants.NotApplicable, ValueError):
                 continue
             except Inexact as error:

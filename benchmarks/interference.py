@@ -12,7 +12,7 @@ import jax
 from benchmarks import suite
 from benchmarks.run import write
 from jax_clc.bench import contestants, results
-from jax_clc.bench.check import Inexact, check_exact
+from jax_clc.bench.check import ExactCheck, Inexact
 from jax_clc.bench.device_timer import TimerError, timer
 from jax_clc.bench.environment import environment
 from jax_clc.bench.measure import kernel_here
@@ -46,9 +46,10 @@ def main(argv: list[str] | None = None) -> int:
         except (contestants.NotApplicable, ValueError) as error:
             skipped[name] = str(error)[:300]
     ready[results.BASELINE] = contestants.jnp_dot(problem)
+    check = ExactCheck(problem)
     for name in list(ready):
         try:
-            check_exact(name, problem, ready[name])
+            check(name, ready[name])
         except Inexact as error:
             skipped[name] = f"not exact: {error}"
             del ready[name]

@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", action="append", choices=list(sets), dest="names", help="repeatable; default: all")
     parser.add_argument("--candidates", type=int, default=12, help="kernels for each problem, by prediction")
+    parser.add_argument("--peers", action="store_true", help="time jnp.dot beside them, which takes XLA a search each")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no problem after this many seconds")
     parser.add_argument("--out", type=Path, default=suite.RESULTS_FOLDER / "sweep.json")
     args = parser.parse_args(argv)
@@ -57,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             if time.monotonic() - start > args.budget_s:
                 raise NotApplicable("time budget spent")
-            peers = {results.BASELINE: contestants.jnp_dot(problem)}
+            peers = {results.BASELINE: contestants.jnp_dot(problem)} if args.peers else {}
             found = sweep(
                 problem, family, clock, most=args.candidates, effort=effort, peers=peers, progress=line.detail
             )

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax_clc.bench.operands import Product, integer_set, on_stored
 from jax_clc.planning import GemmProblem
 
-
 UNTUNED = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 """The reference runs once: searching for its fastest algorithm would take longer than any of them."""
 
@@ -46,9 +45,20 @@ def compare(name: str, problem: GemmProblem, result: jax.Array, expected: jax.Ar
         )
 
 
+class ExactCheck:
+    """Integer operands of a problem and their exact product, computed once for all contestants."""
+
+    def __init__(self, problem: GemmProblem, seed: int = 1) -> None:
+        self._problem = problem
+        self._operands = integer_set(problem, seed)
+        self._expected = exact_result(problem, *self._operands)
+
+    def __call__(self, name: str, product: Product) -> None:
+        """Runs a jitted function of the stored operands. Raises Inexact unless every element is equal."""
+        poison(self._problem)
+        compare(name, self._problem, product(*self._operands), self._expected)
+
+
 def check_exact(name: str, problem: GemmProblem, product: Product, seed: int = 1) -> None:
-    """Runs a jitted function of the stored operands on integers. Raises Inexact unless every element is equal."""
-    a, b = integer_set(problem, seed)
-    expected = exact_result(problem, a, b)
-    poison(problem)
-    compare(name, problem, product(a, b), expected)
+    """`ExactCheck` for a single contestant."""
+    ExactCheck(problem, seed)(name, product)

@@ -9,7 +9,7 @@ from typing import Any
 
 from jax_clc.bench import contestants as field
 from jax_clc.bench import results
-from jax_clc.bench.check import check_exact
+from jax_clc.bench.check import ExactCheck
 from jax_clc.bench.contestants import NotApplicable
 from jax_clc.bench.device_timer import Timer
 from jax_clc.bench.environment import running_family
@@ -35,6 +35,7 @@ def measure(
     A contestant that cannot run is skipped with its reason; one that runs and is not exact raises Inexact.
     """
     requests = requests or {results.OURS: {}}
+    check = ExactCheck(problem)
     ready: dict[str, Product] = {}
     skipped: dict[str, str] = {}
 
@@ -45,7 +46,7 @@ def measure(
         except (NotApplicable, ValueError) as error:
             skipped[name] = str(error)
             return
-        check_exact(name, problem, product)
+        check(name, product)
         ready[name] = product
 
     for name, request in requests.items():

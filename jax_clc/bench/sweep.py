@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 
 import jax_clc
-from jax_clc.bench.check import Inexact, check_exact
+from jax_clc.bench.check import ExactCheck, Inexact
 from jax_clc.bench.contestants import NotApplicable
 from jax_clc.bench.device_timer import Timer
 from jax_clc.bench.measure import Progress
@@ -20,6 +22,7 @@ from jax_clc.planning.device_model import REFERENCE_DEVICES
 from jax_clc.planning.tuned_choices import TunedChoice, forcing
 
 RASTERS = ((8, 0), (8, 1), (4, 0), (4, 1), (16, 0))
+COMPILE_THREADS = max(1, min(8, (os.cpu_count() or 1) - 1))
 
 
 def candidate_choices(
@@ -85,16 +88,19 @@ def sweep(
     ready: dict[str, Product] = {}
     by_name: dict[str, TunedChoice] = {}
     wrong: dict[str, str] = {}
-    for index, choice in enumerate(choices):
+    progress(f"compile {len(choices)} candidates")
+    with ThreadPoolExecutor(COMPILE_THREADS) as threads:
+        compiled = [threads.submit(forced, problem, called, family, choice, sets[0]) for choice in choices]
+    check = ExactCheck(problem)
+    for index, (choice, product) in enumerate(zip(choices, compiled, strict=True)):
         name = f"{choice.kernel} {choice.raster_group}/{choice.raster_along} {choice.split_k}"
-        progress(f"compile and check {index + 1} of {len(choices)}")
+        progress(f"check {index + 1} of {len(choices)}")
         try:
-            product = forced(problem, called, family, choice, sets[0])
-            check_exact(name, problem, product)
+            check(name, product.result())
         except (Inexact, jax.errors.JaxRuntimeError) as error:
             wrong[name] = str(error)[:500]
             continue
-        ready[name], by_name[name] = product, choice
+        ready[name], by_name[name] = product.result(), choice
     timings = race({**ready, **(peers or {})}, sets, timer, effort, lambda share: progress(f"time {share:4.0%}"))
     measured = [
         {
