@@ -22,6 +22,12 @@ TYPE_BYTES = {
     "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4,
     "f16x2": 4, "bf16x2": 4, "tf32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8, "b128": 16, "pred": 1,
 }  # fmt: skip
+SPECIAL_REGISTERS = frozenset(
+    "tid ntid laneid warpid nwarpid ctaid nctaid smid nsmid gridid is_explicit_cluster clusterid nclusterid cluster_ctaid "
+    "cluster_nctaid cluster_ctarank cluster_nctarank lanemask_eq lanemask_le lanemask_lt lanemask_ge lanemask_gt clock clock_hi "
+    "clock globaltimer globaltimer_lo globaltimer_hi total_smem_size aggr_smem_size dynamic_smem_size pm envreg "
+    "current_graph_exec reserved_smem_offset_begin reserved_smem_offset_end reserved_smem_offset_cap".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,7 +550,7 @@ class _Body:
             if name in scope:
                 return Label(scope[name])
         if name.startswith("%"):
-            if name[1].isalpha() and re.match(r"%[a-z_0-9]+(\.[xyzw])?$", name):
+            if name[1:].split(".")[0].rstrip("0123456789") in SPECIAL_REGISTERS:
                 return SpecialRegister(name)
             raise PtxSyntaxError(f"register {name!r} is not declared", line=line)
         if _IDENTIFIER.match(name):

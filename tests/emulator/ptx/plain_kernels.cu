@@ -39,7 +39,10 @@ extern "C" __global__ void collatz(const unsigned* in, unsigned* steps, int n) {
   unsigned long long x = in[i];
   unsigned count = 0;
   while (x != 1) {
-    if (x & 1) x = 3 * x + 1; else x >>= 1;
+    if (x & 1)
+      x = 3 * x + 1;
+    else
+      x >>= 1;
     ++count;
     if (count > 1000) break;
   }
@@ -54,13 +57,27 @@ extern "C" __global__ void mixture(const int* in, int* out, double* ratio, int n
   unsigned same = __match_any_sync(0xffffffffu, x % 4);
   int r;
   switch (((x % 7) + 7) % 7) {
-    case 0: r = x / 3; break;
-    case 1: r = x * x; break;
-    case 2: r = __popc(x); break;
-    case 3: r = __clz(x); break;
-    case 4: r = -x; break;
-    case 5: r = __brev(x); break;
-    default: r = x % 10; break;
+    case 0:
+      r = x / 3;
+      break;
+    case 1:
+      r = x * x;
+      break;
+    case 2:
+      r = __popc(x);
+      break;
+    case 3:
+      r = __clz(x);
+      break;
+    case 4:
+      r = -x;
+      break;
+    case 5:
+      r = __brev(x);
+      break;
+    default:
+      r = x % 10;
+      break;
   }
   if (i < n) {
     out[i] = r + __popc(odd) + __ffs(same);
