@@ -93,7 +93,7 @@ def test_memsets_go_to_the_calls_stream(native, driver, ship):
     assert len(driver.log("cuLaunchKernelEx")) == 1
 
 
-def test_two_threads_with_kernels_of_different_size_never_share_a_limit(native, driver, ship):
+def test_threads_with_kernels_of_different_size_on_two_devices_never_share_a_limit(native, driver, ship):
     """Case 28: the limit is set once for each kernel, at load; a limit set at each launch would race."""
     entries = {name: fake_entry(name, smem=smem, cta_tile=(128, 128, 64)) for name, smem in
                (("small", 100_000), ("large", 230_000))}  # fmt: skip
@@ -103,24 +103,27 @@ def test_two_threads_with_kernels_of_different_size_never_share_a_limit(native, 
     errors: list[BaseException] = []
     start = threading.Barrier(4)
 
-    def work(name: str) -> None:
+    def work(name: str, ordinal: int, stream: int) -> None:
         try:
             start.wait()
             for _ in range(50):
-                Gemm(kernels=name).run_on_cuda(native)
+                Gemm(kernels=name).run_on_cuda(native, ordinal=ordinal, stream=stream)
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in ("small", "large") * 2]
+    threads = [
+        threading.Thread(target=work, args=(name, *where))
+        for name in ("small", "large")
+        for where in ((0, STREAM), (1, SECOND_DEVICE_STREAM))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert errors == []
     assert len(driver.log("cuLaunchKernelEx")) == 200
-    assert sorted(driver.log("cuFuncSetAttribute")) == [
-        "cuFuncSetAttribute shared=100000", "cuFuncSetAttribute shared=230000",
-    ]  # fmt: skip
+    once_on_each_device = ["cuFuncSetAttribute shared=100000"] * 2 + ["cuFuncSetAttribute shared=230000"] * 2
+    assert sorted(driver.log("cuFuncSetAttribute")) == once_on_each_device
 
 
 @pytest.mark.parametrize("call,result,text", [

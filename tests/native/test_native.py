@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from pathlib import Path
 
 import jax
@@ -74,6 +77,46 @@ def test_device_error_under_jit_is_raised_with_its_text(manifest_folder):
     native_module.set_emulator(device)
     with pytest.raises(jax.errors.JaxRuntimeError, match="(?s)kernel fake.*reading memory nobody wrote"):
         jax.block_until_ready(gemm_under_jit(m=101))
+
+
+def test_calls_on_threads_and_registration_do_not_wait_for_each_other(manifest_folder):
+    """The emulated device runs Python under the launcher's locks; whoever holds the GIL must never wait for those."""
+    write_manifest(manifest_folder, fake_entry())
+    native_module.register()
+    device = RecordingDevice()
+    native_module.set_emulator(device)
+    done: list[int] = []
+
+    def work(m: int) -> None:
+        for _ in range(10):
+            jax.block_until_ready(gemm_under_jit(m=m))
+        done.append(m)
+
+    threads = [threading.Thread(target=work, args=(m,), daemon=True) for m in (201, 202, 203)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) and len(device.events) < 10_000:
+        native_module.extension().register_kernel(fake_entry("other"), "other.cubin")
+        native_module.driver_version()
+        for thread in threads:
+            thread.join(timeout=0.01)
+    for thread in threads:
+        thread.join(timeout=60)
+    assert sorted(done) == [201, 202, 203]
+    assert len(device.of("launch")) == 30
+
+
+def test_emulated_device_is_freed_once_it_is_no_longer_current(manifest_folder):
+    write_manifest(manifest_folder, fake_entry())
+    native_module.register()
+    device = RecordingDevice()
+    native_module.set_emulator(device)
+    jax.block_until_ready(gemm_under_jit(m=103))
+    native_module.set_emulator(None)
+    freed = weakref.ref(device)
+    del device
+    gc.collect()
+    assert freed() is None
 
 
 def test_registering_again_changes_nothing(manifest_folder):
