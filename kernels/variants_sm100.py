@@ -49,8 +49,8 @@ FAMILIES = (
     ),
     Family(
         "256x128 on a pair: half the tile, for problems that the large tile would leave a part of a wave short, and for"
-        " n of at most 128.",
-        tuple(pair(BF16, majors, 128, schedule) for majors, schedule in product(MAJORS, SCHEDULES)),
+        " n of at most 128. One tile per CTA is left to the two ends.",
+        tuple(pair(BF16, majors, 128, schedule) for majors, schedule in product(MAJORS, ("clc", "static"))),
     ),
     Family(
         "128x128 on one SM: small problems, where every SM should have a tile of its own and no partner to wait for.",
@@ -89,9 +89,9 @@ FAMILIES = (
         (
             *(pair(BF16_TO_F32, majors, 256) for majors in MAJORS),
             *(single(BF16_TO_F32, majors, 128) for majors in MAJORS),
+            *(pair(F16_TO_F32, majors, 256) for majors in MAJORS),
+            *(single(F16_TO_F32, majors, 128) for majors in MAJORS),
             pair(BF16_TO_F32, "kkn", 256, "static"),
-            pair(F16_TO_F32, "kkn", 256),
-            single(F16_TO_F32, "kkn", 128),
         ),
     ),
 )
