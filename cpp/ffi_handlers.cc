@@ -67,17 +67,20 @@ ffi::Error ContextInPrepare(const Driver& driver, const ffi::Context& xla, CUcon
   return ffi::Error::Success();
 }
 
-ffi::Error CudaPrepare(GemmCall* call, ffi::Context xla) {
+// Whatever XLA does not tell at this stage (the state, the device) leaves the loading to Execute.
+ffi::Error CudaPrepare(ffi::Context xla) {
   return Guarded([&]() -> ffi::Error {
+    auto call = xla.get<ffi::State<GemmCall>>();
+    if (!call.has_value()) return ffi::Error::Success();
     std::string why;
     const Driver* driver = CudaDriver(&why);
     if (driver == nullptr) return NoDriver(why);
     CUcontext context = nullptr;
     if (ffi::Error error = ContextInPrepare(*driver, xla, &context); error.failure()) return error;
-    if (context == nullptr) return ffi::Error::Success();  // Execute will load
+    if (context == nullptr) return ffi::Error::Success();
     ContextGuard guard(*driver, context);
     if (guard.status() != CUDA_SUCCESS) return DriverError(*driver, "cuCtxPushCurrent", guard.status());
-    return call->Prepare(*driver, context);
+    return (*call)->Prepare(*driver, context);
   });
 }
 
@@ -110,8 +113,7 @@ ffi::Error CpuExecute(Dictionary attributes, ffi::AnyBuffer a, ffi::AnyBuffer b,
 
 XLA_FFI_DEFINE_HANDLER(kCudaInstantiateHandler, CudaInstantiate, ffi::Ffi::BindInstantiate().Attrs<Dictionary>());
 
-XLA_FFI_DEFINE_HANDLER(kCudaPrepareHandler, CudaPrepare,
-                       ffi::Ffi::BindPrepare().Ctx<ffi::State<GemmCall>>().Ctx<ffi::Context>());
+XLA_FFI_DEFINE_HANDLER(kCudaPrepareHandler, CudaPrepare, ffi::Ffi::BindPrepare().Ctx<ffi::Context>());
 
 XLA_FFI_DEFINE_HANDLER(kCudaExecuteHandler, CudaExecute,
                        ffi::Ffi::Bind()

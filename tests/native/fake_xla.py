@@ -120,8 +120,11 @@ class Runtime:
     def _state_set(self, args: Any) -> None:
         self.state = args.state
 
-    def _state_get(self, args: Any) -> None:
+    def _state_get(self, args: Any) -> int | None:
+        if self.state is None:
+            return self._new_error(5, "no state at this stage")
         args.state = self.state
+        return None
 
     def _ordinal_get(self, args: Any) -> None:
         args.ordinal = self.ordinal

@@ -71,6 +71,12 @@ def test_execute_loads_when_prepare_could_not_even_inside_a_capture(native, driv
     assert len(driver.log("cuLibraryLoadData")) == len(driver.log("cuLaunchKernelEx")) == 1
 
 
+def test_prepare_without_state_leaves_loading_to_execute(native, driver, ship):
+    shipped(driver, ship)
+    Runtime(STREAM, ordinal=0).call(native.handlers("CUDA")["prepare"], "prepare")
+    assert driver.log("cuLibraryLoadData") == []
+
+
 def test_each_device_gets_its_own_function_and_its_stream(native, driver, ship):
     shipped(driver, ship)
     Gemm().run_on_cuda(native, ordinal=1, stream=SECOND_DEVICE_STREAM)  # the second device first
