@@ -1,7 +1,7 @@
 """`jax-clc verify`: the kernels' PTX on the emulated device, under hostile conditions. No GPU is needed.
 
-Each case multiplies integers whose product is exact and demands equality, every output element stored once, and no rule of the
-memory model broken. Representative kernels run at more seeds than the rest.
+Each case multiplies integers whose product is exact and demands equality, every output element stored once, and no
+rule of the memory model broken. Representative kernels run at more seeds than the rest.
 """
 
 from __future__ import annotations
@@ -23,12 +23,18 @@ from jax_clc.planning import catalog
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     parser = subparsers.add_parser("verify", help="run the kernels' PTX on the emulated device", description=__doc__)
     parser.add_argument("--arch", help="only kernels of this family, architecture or compute capability")
-    parser.add_argument("--kernel", action="append", metavar="PATTERN", help="only kernels whose name matches; may be repeated")
+    parser.add_argument(
+        "--kernel", action="append", metavar="PATTERN", help="only kernels whose name matches; may be repeated"
+    )
     parser.add_argument("--shape", metavar="MxNxK[xL[xSPLIT]]", help="only this shape, in the kernel's own terms")
     parser.add_argument("--seed", type=int, help="only this seed")
     parser.add_argument("--seeds", type=int, default=3, help="seeds for each kernel (default 3)")
-    parser.add_argument("--representative-seeds", type=int, default=50, help="seeds for representative kernels (default 50)")
-    parser.add_argument("--sm-count", type=int, default=verification.SM_COUNT, help="SMs of the emulated device (default 8)")
+    parser.add_argument(
+        "--representative-seeds", type=int, default=50, help="seeds for representative kernels (default 50)"
+    )
+    parser.add_argument(
+        "--sm-count", type=int, default=verification.SM_COUNT, help="SMs of the emulated device (default 8)"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
     parser.add_argument("--sass", action="store_true", help="report on the machine code instead (needs nvdisasm)")
     return parser
@@ -52,7 +58,10 @@ def main(args: argparse.Namespace) -> int:
     print(table(outcomes, chosen))
     failures = [o for o in outcomes if o.fault is not None]
     for outcome in failures[:20]:
-        print(f"\n{outcome.case.kernel} {outcome.case.shape} seed {outcome.case.seed}: {outcome.fault}\n  {outcome.case.command}")
+        print(
+            f"\n{outcome.case.kernel} {outcome.case.shape} seed {outcome.case.seed}: {outcome.fault}\n  "
+            f"{outcome.case.command}"
+        )
     if len(failures) > 20:
         print(f"\nand {len(failures) - 20} more failures")
     print(f"\n{len(outcomes) - len(failures)} of {len(outcomes)} cases passed on the emulated device")
@@ -112,12 +121,16 @@ def table(outcomes: Sequence[Outcome], chosen: set[str]) -> str:
         instructions, seconds = sum(o.instructions for o in mine), sum(o.seconds for o in mine)
         failed = sum(o.fault is not None for o in mine)
         rows.append((
-            name + (" *" if name in chosen else ""), str(len({o.case.shape for o in mine})), str(len({o.case.seed for o in mine})),
-            str(instructions), f"{instructions / max(seconds, 1e-9):.0f}", "passed" if not failed else f"{failed} FAILED",
+            name + (" *" if name in chosen else ""), str(len({o.case.shape for o in mine})),
+            str(len({o.case.seed for o in mine})),
+            str(instructions), f"{instructions / max(seconds, 1e-9):.0f}",
+            "passed" if not failed else f"{failed} FAILED",
         ))  # fmt: skip
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells = [cell.ljust(w) if i in (0, 5) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            cell.ljust(w) if i in (0, 5) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-NAMES = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads")
+NAMES = (
+    "scipy_openblas_{}_num_threads64_",
+    "openblas_{}_num_threads64_",
+    "scipy_openblas_{}_num_threads",
+    "openblas_{}_num_threads",
+)
 
 
 @lru_cache(maxsize=1)
@@ -27,8 +32,8 @@ def _functions() -> tuple | None:
 
 @contextlib.contextmanager
 def single_threaded() -> Iterator[None]:
-    """Within the block NumPy's matrix products use one thread: 3 to 5 times faster for tiles of 64x256x16 when all cores are
-    busy with other emulators."""
+    """Within the block NumPy's matrix products use one thread: 3 to 5 times faster for tiles of 64x256x16 when all
+    cores are busy with other emulators."""
     found = _functions()
     if found is None:
         yield

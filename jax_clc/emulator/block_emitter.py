@@ -127,7 +127,12 @@ class BlockEmitter:
                 if not (block.instructions and block.instructions[-1].parts[0] in ("ret", "exit", "trap")):
                     self._leave()
                 return
-            if not self.independent and following not in covered and set(self.blocks[following].predecessors) <= covered and following != 0:
+            if (
+                not self.independent
+                and following not in covered
+                and set(self.blocks[following].predecessors) <= covered
+                and following != 0
+            ):
                 index = following
                 continue
             self._jump(following)
@@ -224,7 +229,12 @@ class BlockEmitter:
 
     def _spin_target(self, block: Block) -> int | None:
         """Where a block goes that loops to itself on a uniform condition."""
-        if self.independent or block.branch is None or block.branch.parts[0] != "bra" or block.index not in block.successors:
+        if (
+            self.independent
+            or block.branch is None
+            or block.branch.parts[0] != "bra"
+            or block.index not in block.successors
+        ):
             return None
         if block.index in self.analysis.divergent_branches or block.index in self.meeting:
             return None
@@ -316,5 +326,3 @@ class BlockEmitter:
         emitter.write(f"pc = {tuple(block.successors)}[{emitter.raw(operand, 'b32')}]")
         emitter.write("continue")
         return None
-
-

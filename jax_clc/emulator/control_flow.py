@@ -2,7 +2,8 @@
 
 A register is first split into *webs*: sets of definitions that reach a common use. A web is *uniform* when, at every
 definition, all active lanes get the same value, and no two definitions of it meet where diverged lanes meet (the sync
-dependence of LLVM's uniformity analysis). Uniform webs are kept as Python integers; the others as NumPy vectors of 32 lanes.
+dependence of LLVM's uniformity analysis). Uniform webs are kept as Python integers; the others as NumPy vectors of 32
+lanes.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def polls(instruction: Instruction) -> bool:
 
 
 def build_blocks(kernel: Kernel, split_polls: bool = False) -> list[Block]:
-    """Blocks in program order; block 0 is the entry. Empty jumps are threaded away. `split_polls`: a block starts before
-    every instruction that polls."""
+    """Blocks in program order; block 0 is the entry. Empty jumps are threaded away. `split_polls`: a block starts
+    before every instruction that polls."""
     targets: dict[str, int] = {}
     leaders = {0}
     code: list[Instruction] = []
@@ -389,7 +390,9 @@ class Analysis:
     def special_uniform(instruction: Instruction) -> bool:
         """Special registers that differ between lanes."""
         lane_dependent = ("%tid", "%laneid", "%lanemask")
-        return not any(isinstance(o, SpecialRegister) and o.name.startswith(lane_dependent) for o in instruction.operands)
+        return not any(
+            isinstance(o, SpecialRegister) and o.name.startswith(lane_dependent) for o in instruction.operands
+        )
 
     def _reach(self, start: int, stop: int) -> set[int]:
         if start in (stop, EXIT):
@@ -406,8 +409,8 @@ class Analysis:
         return seen
 
     def _mark_divergent_branch(self, block: Block) -> None:
-        """Values written between a divergent branch and where its lanes meet, and read from there on, differ between lanes
-        that took different sides, or left a loop at different times."""
+        """Values written between a divergent branch and where its lanes meet, and read from there on, differ between
+        lanes that took different sides, or left a loop at different times."""
         stop = self.post_dominator[block.index]
         reaches = [self._reach(s, stop) for s in block.successors]
         region = set().union(*reaches) - {stop, EXIT}
@@ -417,14 +420,16 @@ class Analysis:
             for second in reaches[index + 1 :]:
                 joins |= (first & second) - {EXIT}
         cyclic = any(block.index in reach for reach in reaches)
-        inside = [w for w in self.webs if any(d[0] in region for d in w.definitions) and (cyclic or len(w.definitions) > 1)]
+        inside = [
+            w for w in self.webs if any(d[0] in region for d in w.definitions) and (cyclic or len(w.definitions) > 1)
+        ]
         for web in inside:
             if any(web.register in self.live_in[join] for join in joins):
                 web.uniform, web.blended = False, True
 
     def needs_independent_threads(self) -> bool:
-        """Whether lanes of a warp may wait for each other: a divergent branch with work on both sides, or out of a loop, and a
-        loop on the way that polls. Then lanes that parted must be able to take turns."""
+        """Whether lanes of a warp may wait for each other: a divergent branch with work on both sides, or out of a
+        loop, and a loop on the way that polls. Then lanes that parted must be able to take turns."""
         for index in self.divergent_branches:
             block, stop = self.blocks[index], self.post_dominator[index]
             reaches = [self._reach(s, stop) - {stop, EXIT} for s in block.successors]

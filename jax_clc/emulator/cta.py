@@ -64,7 +64,9 @@ class NamedBarrier:
 class Cta:
     """One CTA on an SM."""
 
-    def __init__(self, machine, grid: Grid, cluster: Cluster, rank: int, position: tuple[int, int, int], number: int, sm: int):
+    def __init__(
+        self, machine, grid: Grid, cluster: Cluster, rank: int, position: tuple[int, int, int], number: int, sm: int
+    ):
         self.machine, self.grid, self.cluster = machine, grid, cluster
         self.rank, self.position, self.number, self.sm = rank, position, number, sm
         self.shared: SharedMemory = machine.take_shared(grid.shared_bytes)
@@ -125,7 +127,9 @@ class Cta:
         return self.named[number]
 
     def check_barrier(self, number: int) -> None:
-        """Ends a named barrier's phase when everybody has arrived; exited warps count as arrived where all are expected."""
+        """Ends a named barrier's phase when everybody has arrived; exited warps count as arrived where all are
+        expected.
+        """
         barrier = self.named[number]
         expected = barrier.expected or 32 * sum(1 for w in self.warps if w.live or w.index in barrier.warps)
         if barrier.arrived < expected or not barrier.arrived:
@@ -166,7 +170,9 @@ class Cta:
     def _exit(self, last: Warp) -> None:
         machine = self.machine
         for operation in [*self.reading, *(key[0] for key in self.writing)]:
-            raise AsyncInFlightAtExit(f"CTA {self.number} exits while {operation} is in flight", line=operation.line, cta=self.number)
+            raise AsyncInFlightAtExit(
+                f"CTA {self.number} exits while {operation} is in flight", line=operation.line, cta=self.number
+            )
         if machine.referee is not None:
             machine.referee.cta_exit(self.number, 0)
         self.grid.control.cta_exit(self.number, self.cluster.number)

@@ -27,8 +27,9 @@ REPORTS_KEPT = 64
 class EmulatedDevice:
     """A GPU of `arch` with `sm_count` SMs that runs the PTX shipped next to each cubin.
 
-    Every launch gets a machine of its own, seeded from `seed` and the launch's number, so that the same program with the same
-    seed is the same run. `hostility` are fields of `Hostility`. Keeps the reports of the newest launches in `reports`.
+    Every launch gets a machine of its own, seeded from `seed` and the launch's number, so that the same program with
+    the same seed is the same run. `hostility` are fields of `Hostility`. Keeps the reports of the newest launches in
+    `reports`.
     """
 
     def __init__(
@@ -58,7 +59,12 @@ class EmulatedDevice:
         return 1
 
     def max_active_clusters(
-        self, kernel_name: str, grid: Sequence[int], block: Sequence[int], cluster: Sequence[int], dynamic_smem_bytes: int
+        self,
+        kernel_name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        cluster: Sequence[int],
+        dynamic_smem_bytes: int,
     ) -> int:
         """Clusters of a launch that are resident at once on an idle device."""
         launch = self._grid(kernel_name, grid, block, cluster, dynamic_smem_bytes, b"")
@@ -69,13 +75,14 @@ class EmulatedDevice:
         ctypes.memset(address, value, count_bytes)
 
     def launch(
-        self, kernel_name: str, grid: Sequence[int], block: Sequence[int], cluster: Sequence[int], dynamic_smem_bytes: int,
+        self, kernel_name: str, grid: Sequence[int], block: Sequence[int], cluster: Sequence[int],
+        dynamic_smem_bytes: int,
         params: bytes, buffers: list[tuple[int, int, str]],
     ) -> None:  # fmt: skip
         """Run a launch to its end. `buffers` is all the global memory there is: (host address, bytes, operand).
 
-        D is filled with NaN first, and each of its elements must be stored exactly once. Raises EmulatorError subclasses that
-        name the kernel, the seed and the launch.
+        D is filled with NaN first, and each of its elements must be stored exactly once. Raises EmulatorError
+        subclasses that name the kernel, the seed and the launch.
         """
         self._launches += 1
         entry, program = self._entry(kernel_name), self._program(kernel_name)
@@ -92,7 +99,14 @@ class EmulatedDevice:
         launch = self._grid(kernel_name, grid, block, cluster, dynamic_smem_bytes, bytes(params))
         try:
             machine.run_grid(
-                program, launch.grid, launch.block, launch.cluster, dynamic_smem_bytes, bytes(params), 0, entry["registers"] or None
+                program,
+                launch.grid,
+                launch.block,
+                launch.cluster,
+                dynamic_smem_bytes,
+                bytes(params),
+                0,
+                entry["registers"] or None,
             )
             machine.memory.check_coverage()
         except EmulatorError as error:

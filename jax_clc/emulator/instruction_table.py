@@ -1,7 +1,7 @@
 """The table of instruction forms: opcode -> how many operands it writes, what keeps a warp uniform, how to emit it.
 
-The modules `instructions_*.py` fill the table with the `form` decorator. An opcode that is not in the table, or a modifier its
-emitter does not know, is an UnsupportedInstruction with its line.
+The modules `instructions_*.py` fill the table with the `form` decorator. An opcode that is not in the table, or a
+modifier its emitter does not know, is an UnsupportedInstruction with its line.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ from .instruction_table import form
 from .ptx_parser import TYPE_BYTES, Immediate, Instruction, Vector
 from .translator import Emitter
 
-KNOWN = {"cp", "async", "bulk", "tensor", "tile", "global", "shared::cta", "shared::cluster", "mbarrier::complete_tx::bytes",
-         "multicast::cluster", "cta_group::1", "cta_group::2", "L2::cache_hint", "bulk_group", "prefetch", "L2", "reduce",
-         "1d", "2d", "3d", "4d", "5d", "add", "min", "max", "and", "or", "xor", "inc", "dec", "noftz"}  # fmt: skip
+KNOWN = {
+    "cp", "async", "bulk", "tensor", "tile", "global", "shared::cta", "shared::cluster", "cta_group::1", "cta_group::2",
+    "mbarrier::complete_tx::bytes", "multicast::cluster", "L2::cache_hint", "bulk_group", "prefetch", "L2", "reduce",
+    "1d", "2d", "3d", "4d", "5d", "add", "min", "max", "and", "or", "xor", "inc", "dec", "noftz",
+}  # fmt: skip
 
 
 def _check(emitter: Emitter, instruction: Instruction) -> None:
@@ -54,7 +56,8 @@ def bulk_tensor(emitter: Emitter, instruction: Instruction) -> None:
         multicast = lane_value(emitter, rest[0], "u16") if "multicast::cluster" in parts else "None"
         call = (
             f"warp.tensor_load({lane_address(emitter, destination)}, {lane_address(emitter, source)}, "
-            f"{_coordinates(emitter, source)}, {lane_address(emitter, barrier)}, {multicast}, {'cta_group::2' in parts}, "
+            f"{_coordinates(emitter, source)}, {lane_address(emitter, barrier)}, {multicast}, "
+            f"{'cta_group::2' in parts}, "
             f"{'shared::cta' in parts}, lane, {emitter.line})"
         )
     else:
@@ -89,7 +92,9 @@ def bulk(emitter: Emitter, instruction: Instruction) -> None:
     parts = instruction.parts
     destination, source, size, *rest = instruction.operands
     places = [p for p in parts if p in ("global", "shared::cta", "shared::cluster")]
-    arguments = f"{lane_address(emitter, destination)}, {lane_address(emitter, source)}, {lane_value(emitter, size, 'u32')}"
+    arguments = (
+        f"{lane_address(emitter, destination)}, {lane_address(emitter, source)}, {lane_value(emitter, size, 'u32')}"
+    )
     if places[0] == "global":
         _each_lane(emitter, f"warp.bulk_store({arguments}, None, None, lane, {emitter.line})")
         return
@@ -97,7 +102,8 @@ def bulk(emitter: Emitter, instruction: Instruction) -> None:
     multicast = lane_value(emitter, rest[0], "u16") if "multicast::cluster" in parts else "None"
     _each_lane(
         emitter,
-        f"warp.bulk_load({arguments}, {lane_address(emitter, barrier)}, {multicast}, {places[1] == 'global'}, lane, {emitter.line})",
+        f"warp.bulk_load({arguments}, {lane_address(emitter, barrier)}, {multicast}, {places[1] == 'global'}, "
+        f"lane, {emitter.line})",
     )
 
 
@@ -188,6 +194,7 @@ def reduce_async(emitter: Emitter, instruction: Instruction) -> None:
     operation = next(p for p in parts if p in ("add", "min", "max", "and", "or", "xor", "inc", "dec"))
     _each_lane(
         emitter,
-        f"warp.remote_store({lane_address(emitter, address)}, ({lane_value(emitter, value, f'u{8 * TYPE_BYTES[kind]}')},), "
+        f"warp.remote_store({lane_address(emitter, address)}, "
+        f"({lane_value(emitter, value, f'u{8 * TYPE_BYTES[kind]}')},), "
         f"{TYPE_BYTES[kind]}, {lane_address(emitter, barrier)}, {operation!r}, {kind!r}, lane, {emitter.line})",
     )

@@ -151,7 +151,12 @@ def copysign(emitter: Emitter, instruction: Instruction) -> None:
 def testp(emitter: Emitter, instruction: Instruction) -> None:
     d, a = instruction.operands
     x = load(emitter, a, instruction.parts[-1])
-    tests = {"finite": "np.isfinite({})", "infinite": "np.isinf({})", "number": "({0} == {0})", "notanumber": "({0} != {0})"}
+    tests = {
+        "finite": "np.isfinite({})",
+        "infinite": "np.isinf({})",
+        "number": "({0} == {0})",
+        "notanumber": "({0} != {0})",
+    }
     if instruction.parts[1] not in tests:
         raise emitter.unsupported()
     emitter.put(d, tests[instruction.parts[1]].format(x), "pred", False)

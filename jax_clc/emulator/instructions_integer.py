@@ -6,7 +6,18 @@ from .instruction_table import form
 from .ptx_parser import TYPE_BYTES, Immediate, Instruction, Pair
 from .translator import NUMPY_TYPE, Emitter
 
-COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
+COMPARE = {
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "lo": "<",
+    "ls": "<=",
+    "hi": ">",
+    "hs": ">=",
+}
 FLOAT_KINDS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2")
 
 
@@ -65,7 +76,9 @@ def add_sub(emitter: Emitter, instruction: Instruction) -> None:
         raise emitter.unsupported()
     if "sat" in instruction.parts:
         d, a, b = instruction.operands
-        text = f"(({emitter.vector(a, 's32')}).astype(I64) {operator} {emitter.value(b, 's32')}).clip(-2**31, 2**31 - 1)"
+        text = (
+            f"(({emitter.vector(a, 's32')}).astype(I64) {operator} {emitter.value(b, 's32')}).clip(-2**31, 2**31 - 1)"
+        )
         return emitter.put(d, f"{text}.astype(I32)", "s32", False)
     arithmetic(emitter, instruction, operator)
     return None
@@ -102,7 +115,11 @@ def product(emitter: Emitter, instruction: Instruction, a, b) -> tuple[str, str,
         wide = NUMPY_TYPE[wide_kind]
         first, second = (a, b) if not emitter.is_scalar(a) else (b, a)
         text = f"{emitter.value(first, kind)}.astype({wide}) * "
-        text += f"({emitter.value(second, kind)})" if emitter.is_scalar(second) else f"{emitter.value(second, kind)}.astype({wide})"
+        text += (
+            f"({emitter.value(second, kind)})"
+            if emitter.is_scalar(second)
+            else f"{emitter.value(second, kind)}.astype({wide})"
+        )
         return text, wide_kind, False
     x, y = emitter.vector(a, kind), emitter.vector(b, kind)
     if bits == 64:
@@ -182,7 +199,9 @@ def neg_abs(emitter: Emitter, instruction: Instruction) -> None:
     d, a = instruction.operands
     x = emitter.value(a, kind)
     if emitter.is_scalar(a):
-        return emitter.put(d, truncated(f"-({x})" if instruction.parts[0] == "neg" else f"abs({x})", kind), unsigned(kind), True)
+        return emitter.put(
+            d, truncated(f"-({x})" if instruction.parts[0] == "neg" else f"abs({x})", kind), unsigned(kind), True
+        )
     return emitter.put(d, f"-({x})" if instruction.parts[0] == "neg" else f"np.abs({x})", kind, False)
 
 
@@ -253,7 +272,9 @@ def lop3(emitter: Emitter, instruction: Instruction) -> None:
     minterms = []
     for index in range(8):
         if table.value >> index & 1:
-            minterms.append("(" + " & ".join(n if index >> s & 1 else f"~{n}" for n, s in zip(names, (2, 1, 0), strict=True)) + ")")
+            minterms.append(
+                "(" + " & ".join(n if index >> s & 1 else f"~{n}" for n, s in zip(names, (2, 1, 0), strict=True)) + ")"
+            )
     text = " | ".join(minterms) if minterms else ("0" if scalar else f"{names[0]} & 0")
     emitter.put(d, truncated(text, "b32") if scalar else text, "b32", scalar)
 
@@ -271,7 +292,9 @@ def shift(emitter: Emitter, instruction: Instruction) -> None:
             text = f"({emitter.value(a, kind)}) >> {amount}"
             return emitter.put(d, truncated(text, kind) if kind[0] == "s" else text, unsigned(kind), True)
         if isinstance(b, Immediate):
-            return emitter.put(d, truncated(f"{emitter.raw(a, kind)} << {amount}", kind) if b.value < bits else "0", kind, True)
+            return emitter.put(
+                d, truncated(f"{emitter.raw(a, kind)} << {amount}", kind) if b.value < bits else "0", kind, True
+            )
         return emitter.put(d, f"SHIFT_LEFT({emitter.raw(a, kind)}, {amount}, {bits})", kind, True)
     numpy_type = NUMPY_TYPE[kind]
     if isinstance(b, Immediate):
@@ -304,7 +327,9 @@ def prmt(emitter: Emitter, instruction: Instruction) -> None:
         raise emitter.unsupported("only the default mode is")
     d, a, b, c = instruction.operands
     scalar = emitter.is_scalar(a, b, c)
-    text = f"{'PRMT_INT' if scalar else 'PRMT'}({emitter.raw(a, 'b32')}, {emitter.raw(b, 'b32')}, {emitter.raw(c, 'b32')})"
+    text = (
+        f"{'PRMT_INT' if scalar else 'PRMT'}({emitter.raw(a, 'b32')}, {emitter.raw(b, 'b32')}, {emitter.raw(c, 'b32')})"
+    )
     emitter.put(d, text, "b32", scalar)
 
 
@@ -342,7 +367,11 @@ def bit_counts(emitter: Emitter, instruction: Instruction) -> None:
     if name == "brev":
         return emitter.put(d, f"BREV_INT({x}, {bits})" if scalar else f"BREV({x}, {bits})", u, scalar)
     if name == "bfind" and kind[0] == "s":
-        x = f"({x} ^ (({(1 << bits) - 1}) if {x} >> {bits - 1} else 0))" if scalar else f"WHERE({x} >> {bits - 1} != 0, ~{x}, {x})"
+        x = (
+            f"({x} ^ (({(1 << bits) - 1}) if {x} >> {bits - 1} else 0))"
+            if scalar
+            else f"WHERE({x} >> {bits - 1} != 0, ~{x}, {x})"
+        )
     if scalar:
         text = {"popc": f"({x}).bit_count()", "clz": f"{bits} - ({x}).bit_length()"}.get(name)
         text = text or f"(({x}).bit_length() - 1) & 0xFFFFFFFF"

@@ -66,7 +66,8 @@ def wgmma(emitter: Emitter, instruction: Instruction) -> None:
     constant = emitter.constant(shape_key)
     key = d.items[0].name
     emitter.write(
-        f"warp.wgmma({key!r}, ({', '.join(names)},), {a_text}, {b_text}, {scale_d}, {constant}, {emitter.mask}, {emitter.line})"
+        f"warp.wgmma({key!r}, ({', '.join(names)},), {a_text}, {b_text}, {scale_d}, {constant}, {emitter.mask}, "
+        f"{emitter.line})"
     )
     emitter.write(f"{' = '.join(names)} = warp.in_flight")
 
@@ -81,11 +82,18 @@ def mma_sync(emitter: Emitter, instruction: Instruction) -> None:
     kinds = parts[6:10] if parts[6] != "satfinite" else parts[7:11]
     d, a, b, c = instruction.operands
     known = ("f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2")
-    if kinds[0] not in ("f32", "f16", "s32") or kinds[1] not in known or kinds[2] not in known or parts[6] == "satfinite":
+    if (
+        kinds[0] not in ("f32", "f16", "s32")
+        or kinds[1] not in known
+        or kinds[2] not in known
+        or parts[6] == "satfinite"
+    ):
         raise emitter.unsupported()
     a_text, b_text, c_text = (f"({', '.join(emitter.vector(r, 'b32') for r in _items(o))},)" for o in (a, b, c))
     name = emitter.temporary()
-    emitter.write(f"{name} = warp.mma({tuple(kinds)!r}, {int(shape.group(1))}, {a_text}, {b_text}, {c_text}, {emitter.mask})")
+    emitter.write(
+        f"{name} = warp.mma({tuple(kinds)!r}, {int(shape.group(1))}, {a_text}, {b_text}, {c_text}, {emitter.mask})"
+    )
     for index, item in enumerate(_items(d)):
         emitter.put(item, f"{name}[{index}]", "b32", False)
 
@@ -108,7 +116,9 @@ def ldmatrix(emitter: Emitter, instruction: Instruction) -> None:
         text = f"FULL_INT({text}, I64)"
     items = d.items if isinstance(d, Vector) else (d,)
     name = emitter.temporary()
-    emitter.write(f"{name} = warp.load_matrices({text}, {len(items)}, {'trans' in parts}, {emitter.mask}, {emitter.line})")
+    emitter.write(
+        f"{name} = warp.load_matrices({text}, {len(items)}, {'trans' in parts}, {emitter.mask}, {emitter.line})"
+    )
     for index, item in enumerate(items):
         emitter.put(item, f"{name}[{index}]", "b32", False)
 

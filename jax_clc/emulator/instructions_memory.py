@@ -8,7 +8,8 @@ from .instruction_table import form
 from .ptx_parser import TYPE_BYTES, Address, Instruction, Label, Symbol, Vector
 from .translator import Emitter
 
-SPACES = {"shared": "shared", "shared::cta": "shared", "shared::cluster": "cluster", "global": "global", "local": "local",
+SPACES = {"shared": "shared", "shared::cta": "shared", "shared::cluster": "cluster", "global": "global",
+"local": "local",
           "param": "param", "const": "global", "param::entry": "param"}  # fmt: skip
 HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified", "mmio", "async", "bulk")
 SEMANTICS = ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
@@ -50,7 +51,12 @@ def parse_access(emitter: Emitter, instruction: Instruction) -> Access:
 def load_uniform(analysis, instruction: Instruction, block: int, position: int) -> bool:
     parts = instruction.parts
     base = instruction.operands[1].base if isinstance(instruction.operands[1], Address) else None
-    if "local" in parts or isinstance(base, Symbol) and base.name in analysis.kernel.variables and "shared" not in parts:
+    if (
+        "local" in parts
+        or isinstance(base, Symbol)
+        and base.name in analysis.kernel.variables
+        and "shared" not in parts
+    ):
         return False
     if any(p.endswith("f32") or p.endswith("f64") for p in parts[-1:]) and "param" not in parts:
         return False
@@ -71,7 +77,8 @@ def load(emitter: Emitter, instruction: Instruction) -> None:
         if not scalar:
             raise emitter.unsupported("parameter address that differs between lanes")
         for index, item in enumerate(items):
-            _put_loaded(emitter, item, f"int.from_bytes(params[{text} + {size * index}:{text} + {size * (index + 1)}], 'little')",
+            _put_loaded(emitter, item,
+            f"int.from_bytes(params[{text} + {size * index}:{text} + {size * (index + 1)}], 'little')",
                         access.kind, True)  # fmt: skip
         return
     if access.semantics != "weak":

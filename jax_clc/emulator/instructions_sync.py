@@ -67,7 +67,9 @@ def bar_red(emitter: Emitter, instruction: Instruction) -> None:
 @form("barrier.cluster.arrive", results=0)
 def cluster_arrive(emitter: Emitter, instruction: Instruction) -> None:
     semantics, _ = order_of(instruction, "release")
-    emitter.write(f"warp.cluster_arrive({emitter.mask}, {emitter.line}, {semantics!r}, {'aligned' in instruction.parts})")
+    emitter.write(
+        f"warp.cluster_arrive({emitter.mask}, {emitter.line}, {semantics!r}, {'aligned' in instruction.parts})"
+    )
     emitter.pause()
 
 
@@ -92,7 +94,8 @@ def mbarrier_init(emitter: Emitter, instruction: Instruction) -> None:
     text, scalar = emitter.address(address)
     if not scalar:
         emitter.write(f"warp.each_lane(warp.mbarrier_{instruction.parts[1]}, {text}, {_remote(instruction)}, "
-                      f"{emitter.vector(count[0], 'u32') if count else 'None'}, {emitter.mask}, {emitter.line})")  # fmt: skip
+                      f"{emitter.vector(count[0], 'u32') if count else 'None'}, {emitter.mask}, "
+                      f"{emitter.line})")  # fmt: skip
         return
     arguments = [text, _remote(instruction)]
     if count:
@@ -121,7 +124,8 @@ def mbarrier_arrive(emitter: Emitter, instruction: Instruction) -> None:
         d = Label("_")
     name = emitter.temporary()
     emitter.write(
-        f"{name} = warp.mbarrier_arrive({text}, {_remote(instruction)}, {value}, {emitter.mask}, {emitter.line}, {semantics!r}, "
+        f"{name} = warp.mbarrier_arrive({text}, {_remote(instruction)}, {value}, {emitter.mask}, {emitter.line}, "
+        f"{semantics!r}, "
         f"{scope!r}, {transaction}, {'noComplete' in instruction.parts}, {instruction.parts[1] == 'arrive_drop'})"
     )
     if d != Label("_") and emitter.definition(d).used:

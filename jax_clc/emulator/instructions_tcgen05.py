@@ -18,14 +18,18 @@ def alloc(emitter: Emitter, instruction: Instruction) -> None:
     text, scalar = emitter.address(address)
     if not scalar:
         raise emitter.unsupported("an address that differs between lanes")
-    emitter.wait(f"warp.tensor_alloc({text}, {emitter.raw(columns, 'u32')}, {_group(instruction)}, {emitter.mask}, {emitter.line})")
+    emitter.wait(
+        f"warp.tensor_alloc({text}, {emitter.raw(columns, 'u32')}, {_group(instruction)}, {emitter.mask}, "
+        f"{emitter.line})"
+    )
 
 
 @form("tcgen05.dealloc", results=0)
 def dealloc(emitter: Emitter, instruction: Instruction) -> None:
     address, columns = instruction.operands
     emitter.write(
-        f"warp.tensor_dealloc({lane_value(emitter, address, 'u32').replace('[lane]', '[0]')}, {emitter.raw(columns, 'u32')}, "
+        f"warp.tensor_dealloc({lane_value(emitter, address, 'u32').replace('[lane]', '[0]')}, "
+        f"{emitter.raw(columns, 'u32')}, "
         f"{_group(instruction)}, {emitter.mask})"
     )
 
@@ -37,7 +41,11 @@ def relinquish(emitter: Emitter, instruction: Instruction) -> None:
 
 def _access(emitter: Emitter, instruction: Instruction, address: Address) -> str:
     parts = instruction.parts
-    if parts[1:4] not in (("ld", "sync", "aligned"), ("st", "sync", "aligned")) or "pack::16b" in parts or "unpack::16b" in parts:
+    if (
+        parts[1:4] not in (("ld", "sync", "aligned"), ("st", "sync", "aligned"))
+        or "pack::16b" in parts
+        or "unpack::16b" in parts
+    ):
         raise emitter.unsupported()
     shape, repeat = parts[4], int(parts[5][1:])
     text, scalar = emitter.address(address)
@@ -111,7 +119,8 @@ def commit(emitter: Emitter, instruction: Instruction) -> None:
     multicast = lane_value(emitter, rest[0], "u16") if rest else "None"
     _each_lane(
         emitter,
-        f"warp.tensor_commit({lane_address(emitter, barrier)}, {multicast}, {_group(instruction)}, lane, {emitter.line})",
+        f"warp.tensor_commit({lane_address(emitter, barrier)}, {multicast}, {_group(instruction)}, lane, "
+        f"{emitter.line})",
     )
 
 
@@ -124,7 +133,8 @@ def try_cancel(emitter: Emitter, instruction: Instruction) -> None:
     multicast = "multicast::cluster::all" in instruction.parts
     _each_lane(
         emitter,
-        f"warp.try_cancel({lane_address(emitter, record)}, {lane_address(emitter, barrier)}, {multicast}, lane, {emitter.line})",
+        f"warp.try_cancel({lane_address(emitter, record)}, {lane_address(emitter, barrier)}, {multicast}, lane, "
+        f"{emitter.line})",
     )
 
 

@@ -62,7 +62,9 @@ def match(emitter: Emitter, instruction: Instruction) -> None:
     if "all" in instruction.parts:
         value, holds = (d.first, d.second) if isinstance(d, Pair) else (d, None)
         name = emitter.temporary()
-        emitter.write(f"{name} = warp.match_all({emitter.vector(a, kind)}, {emitter.raw(members, 'u32')}, {emitter.mask})")
+        emitter.write(
+            f"{name} = warp.match_all({emitter.vector(a, kind)}, {emitter.raw(members, 'u32')}, {emitter.mask})"
+        )
         emitter.put(value, name, "u32", True)
         if holds is not None:
             emitter.put_predicate(holds, f"{name} != 0", "scalar")
@@ -107,7 +109,9 @@ def nanosleep(emitter: Emitter, instruction: Instruction) -> None:
 @form("setmaxnreg", results=0)
 def setmaxnreg(emitter: Emitter, instruction: Instruction) -> None:
     increase = "inc" in instruction.parts
-    emitter.wait(f"warp.set_registers({emitter.raw(instruction.operands[0], 'u32')}, {increase}, {emitter.mask}, {emitter.line})")
+    emitter.wait(
+        f"warp.set_registers({emitter.raw(instruction.operands[0], 'u32')}, {increase}, {emitter.mask}, {emitter.line})"
+    )
 
 
 @form("trap", results=0)

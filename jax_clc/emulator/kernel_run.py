@@ -1,7 +1,8 @@
-"""One GEMM kernel of the manifest on the emulated device, from NumPy arrays, without the extension: for tests and `verify`.
+"""One GEMM kernel of the manifest on the emulated device, from NumPy arrays, without the extension: for tests and
+`verify`.
 
-The parameter block, tensor maps and grid are made here from the manifest entry as design.md 7.1 says, a second reading of the
-contract beside the extension's.
+The parameter block, tensor maps and grid are made here from the manifest entry as design.md 7.1 says, a second reading
+of the contract beside the extension's.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class KernelRun:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Sizes in the kernel's own terms. `raster_group` of cluster tiles; `workers`: most clusters of a persistent grid."""
+    """Sizes in the kernel's own terms. `raster_group` of cluster tiles; `workers`: most clusters of a persistent
+    grid.
+    """
 
     m: int
     n: int
@@ -65,7 +68,9 @@ def read_ptx(entry: Mapping, folder: Path) -> str:
 
 
 class Operand:
-    """One operand in emulated global memory: (l, outer, inner) with rows padded to 16 bytes where tensor maps need it."""
+    """One operand in emulated global memory: (l, outer, inner) with rows padded to 16 bytes where tensor maps need
+    it.
+    """
 
     def __init__(self, name: str, entry: Mapping, problem: Problem, values: np.ndarray | None, padded: bool):
         self.name = name
@@ -175,7 +180,8 @@ def run_kernel(
     machine = Machine(sm_count, seed, hostility or Hostility(), judge, axioms)
     padded = {p["operand"] for p in entry["params"] if p["kind"] == "tensor_map"}
     operands = {
-        name: Operand(name, entry, problem, values, name in padded) for name, values in (("a", a), ("b", b), ("d", None))
+        name: Operand(name, entry, problem, values, name in padded)
+        for name, values in (("a", a), ("b", b), ("d", None))
     }
     address = FIRST_ADDRESS
     for operand in operands.values():
@@ -218,7 +224,9 @@ def pack_parameters(entry: Mapping, problem: Problem, operands: Mapping[str, Ope
             width = 8 if kind == "int64" else 4
             data = b"".join(int(numbers[v]).to_bytes(width, "little", signed=True) for v in parameter["values"])
         if len(data) != parameter["size"]:
-            raise LaunchError(f"parameter at offset {parameter['offset']}: {len(data)} bytes made for {parameter['size']}")
+            raise LaunchError(
+                f"parameter at offset {parameter['offset']}: {len(data)} bytes made for {parameter['size']}"
+            )
         block[parameter["offset"] : parameter["offset"] + parameter["size"]] = data
     return bytes(block)
 

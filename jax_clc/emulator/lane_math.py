@@ -281,8 +281,8 @@ def SHIFT_LEFT(a: int, amount: int, bits: int) -> int:
 
 
 def FMA32(a, b, c):
-    """Rounded once: a product of floats is exact in double; the sum is rounded to double first, which differs from a fused
-    multiply-add only when the double lies within its last place of a tie between floats."""
+    """Rounded once: a product of floats is exact in double; the sum is rounded to double first, which differs from a
+    fused multiply-add only when the double lies within its last place of a tie between floats."""
     return (np.asarray(a, np.float64) * b + c).astype(np.float32)
 
 
@@ -320,7 +320,9 @@ def TO_INT(values: np.ndarray, low: int, high: int, dtype, mode: str) -> np.ndar
     wide = rounding(np.asarray(values, np.float64))
     nan = wide != wide
     clipped = np.where(nan, 0.0, wide)
-    result = np.array([min(max(int(x) if math.isfinite(x) else (high if x > 0 else low), low), high) for x in clipped.tolist()])
+    result = np.array(
+        [min(max(int(x) if math.isfinite(x) else (high if x > 0 else low), low), high) for x in clipped.tolist()]
+    )
     return result.astype(dtype)
 
 
@@ -335,7 +337,9 @@ def MAX_FLOAT(a, b):
 NAMES = {name: value for name, value in globals().items() if name.isupper() or name in ("F32_", "F64_", "F16_")}
 NAMES |= {
     "SHARED_WINDOW": SHARED_WINDOW, "LOCAL_WINDOW": LOCAL_WINDOW, "PARAM_WINDOW": PARAM_WINDOW,
-    "np": np, "WHERE": np.where, "MINIMUM": np.minimum, "MAXIMUM": np.maximum, "SQRT": np.sqrt, "TRUE_LANES": TRUE_LANES,
-    "ZERO_U8": np.zeros(32, U8), "ZERO_U16": np.zeros(32, U16), "ZERO_U32": np.zeros(32, U32), "ZERO_U64": np.zeros(32, U64),
+    "np": np, "WHERE": np.where, "MINIMUM": np.minimum, "MAXIMUM": np.maximum, "SQRT": np.sqrt,
+    "TRUE_LANES": TRUE_LANES,
+    "ZERO_U8": np.zeros(32, U8), "ZERO_U16": np.zeros(32, U16), "ZERO_U32": np.zeros(32, U32),
+    "ZERO_U64": np.zeros(32, U64),
     "ZERO_F32": np.zeros(32, F32), "ZERO_F64": np.zeros(32, F64), "ZERO_U128": np.zeros((32, 2), U64), "U128": U64,
 }  # fmt: skip

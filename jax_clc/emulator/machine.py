@@ -48,7 +48,9 @@ class Launch:
     sms: tuple[int, ...]
     start: int
     stop: int | None = None
-    grants: list[tuple[int, tuple[int, int, int] | None]] = field(default_factory=list)  # (tick, cluster granted or refusal)
+    grants: list[tuple[int, tuple[int, int, int] | None]] = field(
+        default_factory=list
+    )  # (tick, cluster granted or refusal)
 
 
 class Machine:
@@ -136,7 +138,9 @@ class Machine:
     def resident_clusters(self, grid: Grid) -> int:
         """How many clusters of a launch fit at once on an idle machine."""
         shared, threads, registers = self._needs(grid)
-        each = min(SM_SHARED_BYTES // shared, SM_THREADS // threads, SM_CTAS, REGISTERS // registers if registers else SM_CTAS)
+        each = min(
+            SM_SHARED_BYTES // shared, SM_THREADS // threads, SM_CTAS, REGISTERS // registers if registers else SM_CTAS
+        )
         return each * (self.sm_count // grid.cluster_size)
 
     # events and sleep
@@ -184,7 +188,9 @@ class Machine:
         policy = Policy(self.options.clc_refusals, self.options.shuffle_launches > 1)
         control = ClusterLaunchControl(grid, cluster, self.random, policy)
         self._grid_number += 1
-        launch = Grid(self._grid_number, program, grid, block, cluster, dynamic_smem_bytes, params, data_base, control, registers)
+        launch = Grid(
+            self._grid_number, program, grid, block, cluster, dynamic_smem_bytes, params, data_base, control, registers
+        )
         self._check_launch(launch)
         if self.referee is not None:
             self.referee.grid_start(launch.number)
@@ -198,7 +204,9 @@ class Machine:
     def _check_launch(self, grid: Grid) -> None:
         shared = grid.shared_bytes - 1024
         if shared > CTA_SHARED_BYTES or grid.threads > 1024:
-            raise AddressOutOfRange(f"a CTA of {grid.threads} threads with {shared} bytes of shared memory cannot be launched")
+            raise AddressOutOfRange(
+                f"a CTA of {grid.threads} threads with {shared} bytes of shared memory cannot be launched"
+            )
         if grid.cluster_size > self.sm_count:
             raise AddressOutOfRange(f"clusters of {grid.cluster_size} CTAs on a device of {self.sm_count} SMs")
 
@@ -274,7 +282,9 @@ class Machine:
                 return
 
     def _give_back(self, grid: Grid) -> bool:
-        """Nothing else will happen: SMs that were taken come back, if clusters still wait for them. True if that helps."""
+        """Nothing else will happen: SMs that were taken come back, if clusters still wait for them. True if that
+        helps.
+        """
         for sm in self.sms:
             sm.available = True
         before = len(grid.control.pending)
@@ -336,4 +346,7 @@ def polled_by(warp: Warp) -> str:
     if warp.polled is None:
         return "memory that it polls"
     cta, offset, what, parity = warp.polled
-    return f"mbarrier {offset:#x} of CTA {cta.number}, {'parity' if parity else 'state'} {what} ({cta.barriers.get(offset)})"
+    return (
+        f"mbarrier {offset:#x} of CTA {cta.number}, {'parity' if parity else 'state'} {what} "
+        f"({cta.barriers.get(offset)})"
+    )

@@ -57,8 +57,8 @@ class GlobalMemory:
         self._last: Allocation | None = None
 
     def add(self, address: int, data: np.ndarray, name: str, audited_element: int = 0) -> Allocation:
-        """Register a buffer (uint8, contiguous) at an address. `audited_element`: bytes of an element, each of which must be
-        stored exactly once; 0: not audited."""
+        """Register a buffer (uint8, contiguous) at an address. `audited_element`: bytes of an element, each of which
+        must be stored exactly once; 0: not audited."""
         place = bisect.bisect(self._starts, address)
         if place and self.allocations[place - 1].end > address and len(data):
             other = self.allocations[place - 1]

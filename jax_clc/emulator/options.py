@@ -31,7 +31,9 @@ class Hostility:
     clc_refusals: float = 0.0
     """Chance that a request is refused although clusters are pending."""
     tensor_loads_pending: bool = True
-    """Registers of tcgen05.ld are unusable until wait::ld. False hands them over at once, for kernels that lack the wait."""
+    """Registers of tcgen05.ld are unusable until wait::ld. False hands them over at once, for kernels that lack the
+    wait.
+    """
     idle_instructions: int = 2_000_000
     """Warp instructions without any change of memory or barriers after which a run counts as hanging."""
 

@@ -1,10 +1,10 @@
 """PTX text to a small tree: kernels, parameters, variables, instructions with their lines.
 
-Why a parser of our own. PyPI's `pyptx` 0.1.1 reads the kernels this project makes, but it keeps neither PTX line numbers per
-instruction (every error of the emulator names one) nor the scopes of inline-assembly blocks: two blocks that both say
-`.reg .pred P1; LAB_WAIT: ...` become one register and one label. PTX is regular enough that splitting statements at `;`, `{`,
-`}` and labels, and operands at top-level commas, is the whole grammar; what an instruction means is the table's business
-(`instructions*.py`), not the parser's.
+Why a parser of our own. PyPI's `pyptx` 0.1.1 reads the kernels this project makes, but it keeps neither PTX line
+numbers per instruction (every error of the emulator names one) nor the scopes of inline-assembly blocks: two blocks
+that both say `.reg .pred P1; LAB_WAIT: ...` become one register and one label. PTX is regular enough that splitting
+statements at `;`, `{`, `}` and labels, and operands at top-level commas, is the whole grammar; what an instruction
+means is the table's business (`instructions*.py`), not the parser's.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from dataclasses import dataclass, field
 
 from .errors import PtxSyntaxError
 
-
 STATE_SPACES = (".param", ".shared", ".global", ".const", ".local")
 TYPE_BYTES = {
-    "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4,
+    "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4,
+    "f32": 4,
     "f16x2": 4, "bf16x2": 4, "tf32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8, "b128": 16, "pred": 1,
 }  # fmt: skip
 SPECIAL_REGISTERS = frozenset(
-    "tid ntid laneid warpid nwarpid ctaid nctaid smid nsmid gridid is_explicit_cluster clusterid nclusterid cluster_ctaid "
-    "cluster_nctaid cluster_ctarank cluster_nctarank lanemask_eq lanemask_le lanemask_lt lanemask_ge lanemask_gt clock clock_hi "
+    "tid ntid laneid warpid nwarpid ctaid nctaid smid nsmid gridid is_explicit_cluster clusterid nclusterid "
+    "cluster_ctaid "
+    "cluster_nctaid cluster_ctarank cluster_nctarank lanemask_eq lanemask_le lanemask_lt lanemask_ge lanemask_gt "
+    "clock clock_hi "
     "clock globaltimer globaltimer_lo globaltimer_hi total_smem_size aggr_smem_size dynamic_smem_size pm envreg "
     "current_graph_exec reserved_smem_offset_begin reserved_smem_offset_end reserved_smem_offset_cap".split()
 )
@@ -144,8 +146,8 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A device function: the names of its results and parameters, and where its body starts in the text. It is expanded where it
-    is called."""
+    """A device function: the names of its results and parameters, and where its body starts in the text. It is
+    expanded where it is called."""
 
     results: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -166,7 +168,11 @@ def parse_ptx(text: str) -> Module:
     return _Parser(text).module()
 
 
-# ---------------------------------------------------------------------------------------------------------------------------
+#
+#
+#
+#
+# --------------------------------------------------------------------------------------------------------------------
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(loc|file)\b[^\n]*", re.M)
@@ -256,7 +262,10 @@ class _Parser:
         if match.group(6) == ";":
             self.out.functions.setdefault(match.group(3), None)
         else:
-            names = [tuple(re.findall(r"([\w$%]+)\s*(?:\[\d*\])?\s*(?:,|$)", part or "")) for part in (match.group(2), match.group(5))]
+            names = [
+                tuple(re.findall(r"([\w$%]+)\s*(?:\[\d*\])?\s*(?:,|$)", part or ""))
+                for part in (match.group(2), match.group(5))
+            ]
             self.out.functions[match.group(3)] = Function(names[0], names[1], match.end())
         self._skip_body(start)
 
@@ -335,7 +344,9 @@ class _Parser:
             self._parameters(kernel, self.text[position + 1 : close], position)
             position = close + 1
         open_brace = self._find("{", position)
-        for name, value in re.findall(r"\.(reqntid|maxntid|reqnctapercluster)\s+([\d,\s]+)", self.text[position:open_brace]):
+        for name, value in re.findall(
+            r"\.(reqntid|maxntid|reqnctapercluster)\s+([\d,\s]+)", self.text[position:open_brace]
+        ):
             numbers = [int(v) for v in value.replace(",", " ").split()]
             setattr(kernel, name, tuple(numbers + [1] * (3 - len(numbers))))
         self.position = open_brace + 1
@@ -423,7 +434,9 @@ class _Body:
         if not match or match.group(2) not in functions:
             raise self.parser.fail(f"cannot read call {' '.join(statement.split())!r}", position)
         name = match.group(2)
-        actual = [[v.strip() for v in (part or "").split(",") if v.strip()] for part in (match.group(1), match.group(3))]
+        actual = [
+            [v.strip() for v in (part or "").split(",") if v.strip()] for part in (match.group(1), match.group(3))
+        ]
         function = functions[name]
         if function is None:
             items.append((position, f"call.extern {name}", list(self.scopes), list(self.labels)))
@@ -481,7 +494,9 @@ class _Body:
         match = _DECLARATION.match(name)
         if not match or kind not in TYPE_BYTES:
             raise self.parser.fail(f"cannot read register declaration .{kind} {name!r}", position)
-        names = [match.group(1)] if match.group(3) is None else [f"{match.group(1)}{i}" for i in range(int(match.group(3)))]
+        names = (
+            [match.group(1)] if match.group(3) is None else [f"{match.group(1)}{i}" for i in range(int(match.group(3)))]
+        )
         for one in names:
             unique = one if self.outermost else f"{one}@{self.scope_count}"
             self.scopes[-1][one] = unique

@@ -29,8 +29,8 @@ class LaunchError(EmulatorError):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A NumPy array as device memory. `output`: each element must be written exactly once. `offset_bytes`: misalignment of
-    the base from 256 bytes."""
+    """A NumPy array as device memory. `output`: each element must be written exactly once. `offset_bytes`:
+    misalignment of the base from 256 bytes."""
 
     array: np.ndarray
     name: str = "buffer"
@@ -87,7 +87,10 @@ def check_parameters(kernel: Kernel, params: bytes) -> None:
     """The parameter block has the kernel's size. Raises LaunchError."""
     if len(params) != kernel.parameter_bytes:
         layout = ", ".join(f"{p.size} at {p.offset}" for p in kernel.parameters)
-        raise LaunchError(f"{len(params)} bytes of parameters for kernel {kernel.name}, which takes {kernel.parameter_bytes} ({layout})")
+        raise LaunchError(
+            f"{len(params)} bytes of parameters for kernel {kernel.name}, which takes {kernel.parameter_bytes} "
+            f"({layout})"
+        )
 
 
 def triple(value: int | Sequence[int]) -> tuple[int, int, int]:
@@ -107,7 +110,11 @@ def narrowest_access(kernel: Kernel) -> int:
 
     sizes = [4]
     for item in kernel.body:
-        if isinstance(item, Instruction) and item.parts[0] in ("ld", "st", "atom", "red") and item.parts[-1] in TYPE_BYTES:
+        if (
+            isinstance(item, Instruction)
+            and item.parts[0] in ("ld", "st", "atom", "red")
+            and item.parts[-1] in TYPE_BYTES
+        ):
             if not any(p in ("global", "param", "local", "const") for p in item.parts):
                 count = next((int(p[1]) for p in item.parts if p in ("v2", "v4", "v8")), 1)
                 sizes.append(TYPE_BYTES[item.parts[-1]] * count)
@@ -134,9 +141,10 @@ def run_ptx(
 ) -> RunReport:
     """Run one kernel on an emulated GPU of `sm_count` SMs.
 
-    `args`, one for each kernel parameter: NumPy arrays or `Buffer`s (device memory, passed as pointers, changed in place),
-    Python ints and floats (by the parameter's size), bytes (as they are), TensorMaps, or a callable that takes
-    {id(array): device address} and returns one of these. `buffers` are further device memory, for tensor maps to point to. `foreign`: verdicts that rest on our own axioms are reported as unproven.
+    `args`, one for each kernel parameter: NumPy arrays or `Buffer`s (device memory, passed as pointers, changed in
+    place), Python ints and floats (by the parameter's size), bytes (as they are), TensorMaps, or a callable that takes
+    {id(array): device address} and returns one of these. `buffers` are further device memory, for tensor maps to point
+    to. `foreign`: verdicts that rest on our own axioms are reported as unproven.
 
     Raises EmulatorError subclasses with PTX line, CTA and warp.
     """
@@ -153,7 +161,9 @@ def run_ptx(
         raise LaunchError(f"grid {grid_shape} is not a whole number of clusters {cluster_shape}")
     machine.run_grid(program, grid_shape, block_shape, cluster_shape, dynamic_smem_bytes, params, data_base)
     machine.memory.check_coverage()
-    return RunReport(machine.instructions, machine.now, list(machine.launches.values()), judge.unproven if judge else [])
+    return RunReport(
+        machine.instructions, machine.now, list(machine.launches.values()), judge.unproven if judge else []
+    )
 
 
 def add_module_data(machine: Machine, program: Program) -> int:

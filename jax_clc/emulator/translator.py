@@ -1,10 +1,10 @@
 """PTX kernel -> one Python generator function that runs a warp.
 
-Each basic block becomes straight Python over NumPy vectors of 32 lanes and plain integers (`control_flow` says which); blocks
-that only one place enters are inlined behind it, spin loops become `while` loops, the rest is dispatched on `pc` through a
-binary tree of comparisons. `mask` is the set of active lanes as an integer; lanes that part at a divergent branch meet again
-at its immediate post-dominator, through `stack`. An instruction that must wait is a helper that returns None: the generator
-yields and asks again when the machine resumes the warp.
+Each basic block becomes straight Python over NumPy vectors of 32 lanes and plain integers (`control_flow` says which);
+blocks that only one place enters are inlined behind it, spin loops become `while` loops, the rest is dispatched on
+`pc` through a binary tree of comparisons. `mask` is the set of active lanes as an integer; lanes that part at a
+divergent branch meet again at its immediate post-dominator, through `stack`. An instruction that must wait is a helper
+that returns None: the generator yields and asks again when the machine resumes the warp.
 """
 
 from __future__ import annotations
@@ -18,14 +18,27 @@ from .control_flow import EXIT, Analysis, Block, Web, build_blocks, registers_in
 from .errors import PtxSyntaxError
 from .instruction_table import form_of, unsupported
 from .ptx_parser import (
-    TYPE_BYTES, Address, Immediate, Instruction, Kernel, Label, Module, Negated, Pair, Register,
-    SpecialRegister, Symbol, Variable, Vector,
+    TYPE_BYTES,
+    Address,
+    Immediate,
+    Instruction,
+    Kernel,
+    Label,
+    Module,
+    Negated,
+    Pair,
+    Register,
+    SpecialRegister,
+    Symbol,
+    Variable,
+    Vector,
 )  # fmt: skip
 
 FULL = 0xFFFFFFFF
 STORAGE = {1: "U8", 2: "U16", 4: "U32", 8: "U64", 16: "U128"}
 NUMPY_TYPE = {
-    "b8": "U8", "u8": "U8", "s8": "I8", "b16": "U16", "u16": "U16", "s16": "I16", "f16": "F16", "b32": "U32", "u32": "U32",
+    "b8": "U8", "u8": "U8", "s8": "I8", "b16": "U16", "u16": "U16", "s16": "I16", "f16": "F16", "b32": "U32",
+    "u32": "U32",
     "s32": "I32", "f32": "F32", "b64": "U64", "u64": "U64", "s64": "I64", "f64": "F64",
 }  # fmt: skip
 FLOATS = ("f16", "f32", "f64", "bf16")
@@ -249,7 +262,9 @@ class Emitter:
     # writing results
 
     def put(self, operand, expression: str, kind: str, scalar: bool) -> None:
-        """Assign a result. A scalar expression is unsigned bits (bool for predicates); a vector has `kind`'s NumPy type."""
+        """Assign a result. A scalar expression is unsigned bits (bool for predicates); a vector has `kind`'s NumPy
+        type.
+        """
         if operand == Label("_"):
             if "(" in expression:
                 self.write(expression)
@@ -389,7 +404,11 @@ def _keeps_bits(analysis: Analysis, found: set[int], instruction: Instruction, b
     return True
 
 
-# ---------------------------------------------------------------------------------------------------------------------------
+#
+#
+#
+#
+# --------------------------------------------------------------------------------------------------------------------
 
 
 class Layout:
@@ -468,7 +487,9 @@ def _symbols_used(kernel: Kernel) -> set[str]:
 
 
 def translate(module: Module, kernel: Kernel, block: tuple[int, int, int], text: str = "") -> Program:
-    """Translate for a block shape (which warps' thread indices are known from). Raises UnsupportedInstruction, PtxSyntaxError."""
+    """Translate for a block shape (which warps' thread indices are known from). Raises UnsupportedInstruction,
+    PtxSyntaxError.
+    """
     blocks = build_blocks(kernel)
     analysis = Analysis(kernel, blocks, _warp_index_rule(block))
     independent = analysis.needs_independent_threads()
@@ -491,8 +512,8 @@ def translate(module: Module, kernel: Kernel, block: tuple[int, int, int], text:
 
 
 def _warp_index_rule(block: tuple[int, int, int]):
-    """What is one value for a warp although it comes from the thread index, where rows of the block are whole warps: tid.x >> 5
-    (or more), tid.x & ~31, tid.x < 32 n; tid.y and tid.z."""
+    """What is one value for a warp although it comes from the thread index, where rows of the block are whole warps:
+    tid.x >> 5 (or more), tid.x & ~31, tid.x < 32 n; tid.y and tid.z."""
     rows_are_warps = block[0] % 32 == 0 or block[1] == block[2] == 1
 
     def rule(instruction: Instruction, analysis: Analysis, where: int, position: int) -> bool:

@@ -35,7 +35,9 @@ class Case:
     @property
     def command(self) -> str:
         """The command that runs this case alone."""
-        return f"jax-clc verify --kernel {self.kernel} --shape {self.shape} --seed {self.seed} --sm-count {self.sm_count}"
+        return (
+            f"jax-clc verify --kernel {self.kernel} --shape {self.shape} --seed {self.seed} --sm-count {self.sm_count}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ def parse_shape(text: str) -> Problem:
 
 
 def shapes_of(entry: Mapping) -> list[Problem]:
-    """Shapes that a kernel must get right: less than one tile; tails in each axis with a batch; more tiles than workers with a
-    single K step; K longer than the load pipeline. In the kernel's own terms."""
+    """Shapes that a kernel must get right: less than one tile; tails in each axis with a batch; more tiles than
+    workers with a single K step; K longer than the load pipeline. In the kernel's own terms."""
     tile_m, tile_n, tile_k = entry["cta_tile"]
     tile_m, tile_n = tile_m * entry["cluster"][0], tile_n * entry["cluster"][1]
     odd = entry.get("operand_copies") == "elements"
@@ -103,7 +105,9 @@ def cases_of(
 
 
 def hostility_of(seed: int) -> Hostility:
-    """The manner of a seed: seeds 0, 4, 8... as usual; others late copies, hurried ones, SMs that come and go with refusals."""
+    """The manner of a seed: seeds 0, 4, 8... as usual; others late copies, hurried ones, SMs that come and go with
+    refusals.
+    """
     manner = seed % 4
     if manner == 1:
         return Hostility(copy_delay=(0, 400), mma_delay=(0, 5), turn=(1, 2), spurious_failures=0.2, clc_delay=(0, 300))
@@ -124,7 +128,14 @@ def run_case(case: Case, entry: Mapping, folder: Path) -> Outcome:
     instructions, fault = 0, None
     try:
         run = run_kernel(
-            entry, read_ptx(entry, folder), problem, a, b, sm_count=case.sm_count, seed=case.seed, hostility=hostility_of(case.seed)
+            entry,
+            read_ptx(entry, folder),
+            problem,
+            a,
+            b,
+            sm_count=case.sm_count,
+            seed=case.seed,
+            hostility=hostility_of(case.seed),
         )
         instructions = run.instructions
         wrong = int((run.d != reference(entry, a, b)).sum())

@@ -126,7 +126,9 @@ class Warp(WarpMemory, WarpBarriers, WarpCopies, WarpMatrix, WarpTensorMemory):
 
     # divergence: stack entries are [meeting block, other block, other lanes, all lanes, the other lanes' own entries]
 
-    def diverge(self, stack: list, taken: int, mask: int, taken_block: int, other_block: int, meet: int) -> tuple[int, int]:
+    def diverge(
+        self, stack: list, taken: int, mask: int, taken_block: int, other_block: int, meet: int
+    ) -> tuple[int, int]:
         """Lanes part; the seed decides who goes first. Returns (block, lanes) to run now."""
         other = mask & ~taken
         if other_block == meet or (taken_block != meet and self.random.random() < 0.5):
@@ -171,8 +173,8 @@ class Warp(WarpMemory, WarpBarriers, WarpCopies, WarpMatrix, WarpTensorMemory):
         return -1, 0
 
     def rotate(self, stack: list, block: int, mask: int) -> tuple[int, int]:
-        """The running lanes poll: let others of the warp go on, if any can. After long polling in vain, lanes that wait at a
-        meeting block for the polling ones go on without them (independent thread scheduling)."""
+        """The running lanes poll: let others of the warp go on, if any can. After long polling in vain, lanes that
+        wait at a meeting block for the polling ones go on without them (independent thread scheduling)."""
         self.rotations += 1
         depths = [depth for depth, entry in enumerate(stack) if entry[2] & self.live]
         if depths:
@@ -274,5 +276,3 @@ class Warp(WarpMemory, WarpBarriers, WarpCopies, WarpMatrix, WarpTensorMemory):
         function = {"min": np.min, "max": np.max, "and": np.bitwise_and.reduce, "or": np.bitwise_or.reduce,
                     "xor": np.bitwise_xor.reduce}[operation]  # fmt: skip
         return int(function(active)) & FULL
-
-

@@ -47,7 +47,9 @@ class WarpBarriers:
         if count and count % 32:
             raise BarrierMisuse(f"barrier {number}: thread count {count} is not a multiple of 32")
         if barrier.arrived and barrier.expected != count:
-            raise BarrierMisuse(f"barrier {number}: {count or 'all'} threads expected here, {barrier.expected or 'all'} elsewhere")
+            raise BarrierMisuse(
+                f"barrier {number}: {count or 'all'} threads expected here, {barrier.expected or 'all'} elsewhere"
+            )
         if self.referee is not None:
             self.referee.rendezvous_arrive(self.handle, mask, ("bar", self.cta.number, number), line)
         phase = barrier.phase
@@ -65,7 +67,9 @@ class WarpBarriers:
         if aligned:
             self.check_aligned(mask, "barrier.cluster.arrive")
         if self.referee is not None:
-            self.referee.rendezvous_arrive(self.handle, mask, ("cluster", self.cluster.number), line, semantics, "cluster")
+            self.referee.rendezvous_arrive(
+                self.handle, mask, ("cluster", self.cluster.number), line, semantics, "cluster"
+            )
         self.machine.changes += 1
         self.cluster.barrier_arrive(self, mask)
 
@@ -114,11 +118,14 @@ class WarpBarriers:
             self.referee.mbarrier_inval(self.handle, mask, cta.number, offset, line)
 
     def mbarrier_arrive(self, address, space, value, mask, line, semantics, scope, transaction, no_complete, drop):
-        """Arrivals of the active lanes (one each, or `value` each; with expect_tx, `value` bytes each). Returns the state."""
+        """Arrivals of the active lanes (one each, or `value` each; with expect_tx, `value` bytes each). Returns the
+        state.
+        """
         self.machine.changes += 1
         if not isinstance(address, int):
             for lane in np.flatnonzero(LANES[mask]).tolist():
-                self.mbarrier_arrive(int(address[lane]), space, int(value[lane]), 1 << lane, line, semantics, scope, transaction,
+                self.mbarrier_arrive(int(address[lane]), space, int(value[lane]), 1 << lane, line, semantics, scope,
+                transaction,
                                      no_complete, drop)  # fmt: skip
             return 0
         cta, offset = self.barrier_place(address, space)
@@ -208,7 +215,10 @@ class WarpBarriers:
             raise EmulatorError(f"setmaxnreg.{'inc' if increase else 'dec'} to {count} from {have} registers")
         if increase and cta.free_registers < count - have:
             cta.register_waiters.append(self)
-            self.sleep(f"setmaxnreg.inc to {count} ({cta.free_registers} registers a thread free in the CTA, {count - have} needed)")
+            self.sleep(
+                f"setmaxnreg.inc to {count} ({cta.free_registers} registers a thread free in the CTA, "
+                f"{count - have} needed)"
+            )
             return None
         cta.free_registers -= count - have
         cta.registers[self.index] = count

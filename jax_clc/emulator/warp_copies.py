@@ -100,7 +100,9 @@ class WarpCopies:
             if owner is not cta and not pair:
                 raise AddressOutOfRange(f"copy into CTA rank {cta.rank} signals a barrier of CTA rank {owner.rank}")
             if pair and owner.rank >> 1 != cta.rank >> 1:
-                raise AddressOutOfRange(f"a two-SM copy into CTA rank {cta.rank} signals CTA rank {owner.rank} of another pair")
+                raise AddressOutOfRange(
+                    f"a two-SM copy into CTA rank {cta.rank} signals CTA rank {owner.rank} of another pair"
+                )
             return [(cta, offset, owner, barrier_offset)]
         ranks = [r for r in range(16) if multicast >> r & 1]
         if not ranks:
@@ -132,7 +134,9 @@ class WarpCopies:
 
     def bulk_load(self, destination, source, size, barrier, multicast, from_global, lane, line):
         if size % 16 or destination % 16 or source % 16:
-            raise MisalignedAddress(f"bulk copy of {size} bytes from {source:#x} to {destination:#x}: multiples of 16 are needed")
+            raise MisalignedAddress(
+                f"bulk copy of {size} bytes from {source:#x} to {destination:#x}: multiples of 16 are needed"
+            )
         targets = self._targets(destination, barrier, multicast, False, False)
         operation = self.issue("bulk.load" if from_global else "bulk.shared", 1 << lane, line)
         for cta, offset, _, _ in targets:
@@ -200,12 +204,15 @@ class WarpCopies:
             tensor_map.write_box(machine.memory.bytes, coordinates, box, reduction)
             self._report_global(operation, global_ranges(tensor_map, coordinates), line)
 
-        self._launch_store(operation, cta, offset, tensor_map.shared_bytes, lambda: tensor_map.gather(cta.shared.data, offset),
+        self._launch_store(operation, cta, offset, tensor_map.shared_bytes,
+        lambda: tensor_map.gather(cta.shared.data, offset),
                            write, lane, line)  # fmt: skip
 
     def bulk_store(self, destination, source, size, reduction, kind, lane, line):
         if size % 16 or destination % 16 or source % 16:
-            raise MisalignedAddress(f"bulk copy of {size} bytes from {source:#x} to {destination:#x}: multiples of 16 are needed")
+            raise MisalignedAddress(
+                f"bulk copy of {size} bytes from {source:#x} to {destination:#x}: multiples of 16 are needed"
+            )
         cta, offset = self.shared_owner(source & 0xFFFFFFFF, False)
         self._in_window(cta, offset, offset + size)
         operation = self.issue("bulk.reduce" if reduction else "bulk.store", 1 << lane, line)
@@ -223,7 +230,9 @@ class WarpCopies:
                 target[:] = np.array(done, UNSIGNED[width]).view(np.uint8)
             self._report_global(operation, np.array([[destination, size]], np.int64), line)
 
-        self._launch_store(operation, cta, offset, size, lambda: cta.shared.data[offset : offset + size].copy(), write, lane, line)
+        self._launch_store(
+            operation, cta, offset, size, lambda: cta.shared.data[offset : offset + size].copy(), write, lane, line
+        )
 
     def _launch_store(self, operation, cta, offset, size, read, write, lane, line):
         machine = self.machine
@@ -380,7 +389,9 @@ class WarpCopies:
             cell[:] = np.frombuffer(b"".join(int(v).to_bytes(size, "little") for v in new), np.uint8)
             if self.referee is not None:
                 ranges = np.array([[offset, total]], np.int64)
-                self.referee.async_access(operation.agent, "atomic" if reduction else "write", "shared", cta.number, ranges, line)
+                self.referee.async_access(
+                    operation.agent, "atomic" if reduction else "write", "shared", cta.number, ranges, line
+                )
                 self.referee.mbarrier_async_arrive(operation.agent, cta.number, barrier_offset, line)
             cta.writing.pop((operation, cta.rank), None)
             if cta.barrier(barrier_offset).complete_tx(total):

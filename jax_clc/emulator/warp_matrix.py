@@ -11,7 +11,13 @@ from .errors import AddressOutOfRange, BadDescriptor, BrokenAligned, RegistersIn
 from .in_flight import WgmmaRegister
 from .memory import check_alignment
 from .mma_wgmma import (
-    OPERAND_TYPES, check_shape, decode_descriptor, multiply_accumulate, operand_chunks, read_operand, widen,
+    OPERAND_TYPES,
+    check_shape,
+    decode_descriptor,
+    multiply_accumulate,
+    operand_chunks,
+    read_operand,
+    widen,
 )  # fmt: skip
 from .warp_copies import AsyncOperation
 
@@ -166,7 +172,9 @@ class WarpMatrix:
             group.operations.append(operation)
         accumulator = operation.accumulator
         if (operation.line, operation.b, operation.scale_d) != (line, b, scale_d) or operation.accumulator.key != key:
-            raise BrokenAligned(f"the warps of a warpgroup execute different wgmmas (PTX lines {operation.line} and {line})")
+            raise BrokenAligned(
+                f"the warps of a warpgroup execute different wgmmas (PTX lines {operation.line} and {line})"
+            )
         if not isinstance(a, tuple) and operation.a != a:
             raise BrokenAligned("the warps of a warpgroup pass different descriptors of A")
         place = self.index % 4
@@ -187,7 +195,9 @@ class WarpMatrix:
     def _report_reads(self, operation, place, mask, line):
         chunks = warp_chunks(operation.shape, operation.a, operation.b, place)
         if int(chunks.min()) < 64 or int(chunks.max()) * 16 + 16 > self.cta.shared.size:
-            raise AddressOutOfRange(f"wgmma operands reach from byte {int(chunks.min()) * 16} to {int(chunks.max()) * 16 + 15}")
+            raise AddressOutOfRange(
+                f"wgmma operands reach from byte {int(chunks.min()) * 16} to {int(chunks.max()) * 16 + 15}"
+            )
         if self.referee is not None:
             agent = operation.agents[place] = self.referee.issue(self.handle, mask, "wgmma", line)
             self.referee.async_access(agent, "read", "shared", self.cta.number, chunks, line)
@@ -278,5 +288,3 @@ class WarpMatrix:
             self.referee.access(self.handle, lanes, "write", "shared", self.cta.number, padded, 16, line, "weak", None)
         rows = fragments.stmatrix(np.stack(values), transpose)
         self.cta.shared.data.reshape(-1, 16)[offsets >> 4] = rows.reshape(-1, 16)
-
-

@@ -25,7 +25,9 @@ class WarpMemory:
         if rank == self.cta.rank or (rank == 0 and not remote):
             return self.cta, offset
         if not remote:
-            raise AddressOutOfRange(f"shared::cta access to address {address:#x} of CTA rank {rank} from rank {self.cta.rank}")
+            raise AddressOutOfRange(
+                f"shared::cta access to address {address:#x} of CTA rank {rank} from rank {self.cta.rank}"
+            )
         return self.cluster.member(rank, "shared-memory access"), offset
 
     def _ranks(self, address: np.ndarray, mask: int, remote: bool):
@@ -57,7 +59,9 @@ class WarpMemory:
             check_alignment(offset, total)
             self._in_window(cta, offset, offset + total)
             if self.referee is not None:
-                self.referee.access(self.handle, mask, "read", "shared", cta.number, offset, total, line, semantics, scope)
+                self.referee.access(
+                    self.handle, mask, "read", "shared", cta.number, offset, total, line, semantics, scope
+                )
             data = cta.shared.data[offset : offset + total].tobytes()
             return [int.from_bytes(data[i : i + size], "little") for i in range(0, total, size)]
         offsets = address - self.shared_window
@@ -88,7 +92,9 @@ class WarpMemory:
             check_alignment(active, size * count)
             self._in_window(cta, int(active.min()), int(active.max()) + size * count)
             if self.referee is not None:
-                self.referee.access(self.handle, bits, "read", "shared", cta.number, offsets, size * count, line, semantics, scope)
+                self.referee.access(
+                    self.handle, bits, "read", "shared", cta.number, offsets, size * count, line, semantics, scope
+                )
             for index, values in enumerate(self._gather(cta.shared, active, size, count)):
                 result[index][lanes] = values
         return result
@@ -151,7 +157,10 @@ class WarpMemory:
         if space == "param":
             if not isinstance(address, int):
                 address = int(address[LANES[mask]][0])
-            data = [int.from_bytes(self.params[address + size * i : address + size * (i + 1)], "little") for i in range(count)]
+            data = [
+                int.from_bytes(self.params[address + size * i : address + size * (i + 1)], "little")
+                for i in range(count)
+            ]
             return data
         result = getattr(self, f"load_{space}")(address, size, count, mask, line, semantics, scope)
         if space == "local" and isinstance(address, int):  # the translator expects one value for the warp
@@ -168,7 +177,9 @@ class WarpMemory:
             check_alignment(offset, total)
             self._in_window(cta, offset, offset + total)
             if self.referee is not None:
-                self.referee.access(self.handle, mask, "write", "shared", cta.number, offset, total, line, semantics, scope)
+                self.referee.access(
+                    self.handle, mask, "write", "shared", cta.number, offset, total, line, semantics, scope
+                )
             if all(isinstance(v, int) for v in values):
                 data = b"".join(int(v).to_bytes(size, "little") for v in values)
                 cta.shared.data[offset : offset + total] = np.frombuffer(data, np.uint8)
@@ -193,7 +204,9 @@ class WarpMemory:
         total = size * len(values)
         check_alignment(active, total)
         if self.referee is not None:
-            self.referee.access(self.handle, mask, "write", "shared", cta.number, offsets, total, line, semantics, scope)
+            self.referee.access(
+                self.handle, mask, "write", "shared", cta.number, offsets, total, line, semantics, scope
+            )
         if len(values) == 1:
             value = values[0]
             words = cta.shared.words(size)
@@ -276,7 +289,9 @@ class WarpMemory:
             self.referee.access(self.handle, mask, "atomic", "global", -1, address, size, line, semantics, scope)
         else:
             for cta, offsets, bits in self._ranks(address, mask, space == "cluster"):
-                self.referee.access(self.handle, bits, "atomic", "shared", cta.number, offsets, size, line, semantics, scope)
+                self.referee.access(
+                    self.handle, bits, "atomic", "shared", cta.number, offsets, size, line, semantics, scope
+                )
 
 
 _FLOATS = {"f32": ("<f", "<I"), "f64": ("<d", "<Q")}

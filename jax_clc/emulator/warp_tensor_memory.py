@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 
 from . import mma_tcgen05
-from .errors import BadDescriptor, BrokenAligned, ClcRecordNotComplete, TensorMemoryNotReady, UnsupportedInstruction
+from .errors import BadDescriptor, BrokenAligned, ClcRecordNotComplete, UnsupportedInstruction
 from .in_flight import TensorLoadRegister
 from .lane_math import LANES
 from .memory import check_alignment
@@ -183,7 +183,8 @@ class WarpTensorMemory:
             for cta in ctas:
                 cta.check_alive(str(operation))
             reads = mma_tcgen05.multiply(
-                instruction, d, a, b, [cta.shared.data for cta in ctas], [self.machine.tensor_memory(cta.sm) for cta in ctas],
+                instruction, d, a, b, [cta.shared.data for cta in ctas],
+                [self.machine.tensor_memory(cta.sm) for cta in ctas],
                 [cta.number for cta in ctas], a_in_tensor_memory=in_tensor_memory, accumulate=bool(accumulate),
             )  # fmt: skip
             if self.referee is not None:
@@ -203,7 +204,9 @@ class WarpTensorMemory:
                 self.referee.async_access(agent, "read", "shared", cta.number, chunks.reshape(-1), line)
             if in_tensor_memory:
                 _, first = split_address(a)
-                self.referee.async_access(agent, "read", "tensor", cta.number, np.array([[first * 4, 32]], np.int64), line)
+                self.referee.async_access(
+                    agent, "read", "tensor", cta.number, np.array([[first * 4, 32]], np.int64), line
+                )
             if accumulate:
                 self.referee.async_access(agent, "read", "tensor", cta.number, ranges, line)
             self.referee.async_access(agent, "write", "tensor", cta.number, ranges, line)

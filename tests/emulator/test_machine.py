@@ -1,4 +1,6 @@
-"""The machine keeps its promises: one seed is one run, residency, whole clusters, SMs that are away, launches refused."""
+"""The machine keeps its promises: one seed is one run, residency, whole clusters, SMs that are away, launches
+refused.
+"""
 
 import dataclasses
 from pathlib import Path

@@ -4,7 +4,16 @@ import pytest
 
 from jax_clc.emulator import errors
 from jax_clc.emulator.ptx_parser import (
-    Address, Immediate, Instruction, Label, Negated, Pair, Register, Symbol, Vector, parse_ptx,
+    Address,
+    Immediate,
+    Instruction,
+    Label,
+    Negated,
+    Pair,
+    Register,
+    Symbol,
+    Vector,
+    parse_ptx,
 )  # fmt: skip
 from jax_clc.emulator.run import LaunchError, load_program
 

@@ -26,7 +26,9 @@ def test_tiled_transpose(rows, columns, seed):
     values = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
     out = np.full((columns, rows), -1, np.int32)
     grid = (-(-columns // 32), -(-rows // 32))
-    run_ptx(PTX, "transpose", grid=grid, block=(32, 8), args=[values, Buffer(out, output=True), rows, columns], seed=seed)
+    run_ptx(
+        PTX, "transpose", grid=grid, block=(32, 8), args=[values, Buffer(out, output=True), rows, columns], seed=seed
+    )
     np.testing.assert_array_equal(out, values.T)
 
 

@@ -1,4 +1,6 @@
-"""More of what nvcc emits runs right: device functions, local arrays, halves, mma.sync, cp.async, lanes that wait for lanes."""
+"""More of what nvcc emits runs right: device functions, local arrays, halves, mma.sync, cp.async, lanes that wait for
+lanes.
+"""
 
 from pathlib import Path
 
@@ -26,7 +28,17 @@ def switched(x: int) -> int:
     case = x & 15
     if case == 2:
         return x - 9 + (x >> 2)
-    results = {0: x * 3, 1: x ^ 77, 3: x >> 2, 4: 7, 5: int(np.trunc(x / 7)), 6: int(np.fmod(x, 5)), 7: -x, 8: x << 3, 9: 1}
+    results = {
+        0: x * 3,
+        1: x ^ 77,
+        3: x >> 2,
+        4: 7,
+        5: int(np.trunc(x / 7)),
+        6: int(np.fmod(x, 5)),
+        7: -x,
+        8: x << 3,
+        9: 1,
+    }
     return results.get(case, 99)
 
 
@@ -64,14 +76,22 @@ def test_64_bit_integers():
     run_ptx(PTX, "wide", grid=1, block=32, args=[a, Buffer(out, output=True), 32])
     v = [int(x) for x in a]
     expected = [
-        (v[i] * v[(i + 1) % 32] >> 64) + v[i] // (v[(i + 3) % 32] | 1) + v[i] % 1000003 + v[i].bit_count() + int(v[i] * 0.5)
+        (v[i] * v[(i + 1) % 32] >> 64)
+        + v[i] // (v[(i + 3) % 32] | 1)
+        + v[i] % 1000003
+        + v[i].bit_count()
+        + int(v[i] * 0.5)
         for i in range(32)
     ]
     assert out.tolist() == [x & (2**64 - 1) for x in expected]
 
 
 def test_mma_sync_with_ldmatrix():
-    a, b, out = integers(0, (16, 16), ml_dtypes.bfloat16), integers(1, (8, 16), ml_dtypes.bfloat16), np.zeros((16, 8), np.float32)
+    a, b, out = (
+        integers(0, (16, 16), ml_dtypes.bfloat16),
+        integers(1, (8, 16), ml_dtypes.bfloat16),
+        np.zeros((16, 8), np.float32),
+    )
     run_ptx(PTX, "mma16", grid=1, block=32, args=[a, b, Buffer(out, output=True)])
     np.testing.assert_array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T + 1)
 
