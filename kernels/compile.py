@@ -124,7 +124,7 @@ def manifest_entry(variant: Variant, kernel, name: str, ptx: str, image: bytes, 
     from kernels import parameters
 
     dtypes = dict(zip(("a", "b", "accumulator", "d"), variant.dtypes, strict=True))
-    cluster_size = variant.cluster[0] * variant.cluster[1]
+    cluster_size = variant.cluster[0] * variant.cluster[1] * variant.cluster_k
     persistent = variant.schedule in ("static", "dynamic")
     return {
         "name": name,

@@ -116,19 +116,23 @@ class TmaStore(DeviceValues):
         for row in cutlass.range_constexpr(rows):
             for column in cutlass.range_constexpr(columns):
                 if self.staging.warp == 0:
-                    # The storing warp's groups: all but the latest ones have been read, the next slot's among them.
-                    cute.arch.cp_async_bulk_wait_group(self.staging.slot_count - 1, read=True)
+                    # Groups belong to the thread that stores, always the same one: all but the latest have been read, the
+                    # next slot's among them.
+                    with cute.arch.elect_one():
+                        cute.arch.cp_async_bulk_wait_group(self.staging.slot_count - 1, read=True)
                 self.staging.sync()
                 self.staging.fill(accumulator, row * columns + column, next_slot)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 self.staging.sync()
                 if self.staging.warp == 0:
-                    cute.copy(
-                        self.tensor_map,
-                        self.source[(None, next_slot)],
-                        self.target[(None, first_row + row, first_column + column, batch)],
-                    )
-                    cute.arch.cp_async_bulk_commit_group()
+                    # The DSL elects a lane for loads, not for stores: a whole warp would store 32 times.
+                    with cute.arch.elect_one():
+                        cute.copy(
+                            self.tensor_map,
+                            self.source[(None, next_slot)],
+                            self.target[(None, first_row + row, first_column + column, batch)],
+                        )
+                        cute.arch.cp_async_bulk_commit_group()
                 next_slot = self.staging.following(next_slot)
         return next_slot
 
@@ -136,7 +140,8 @@ class TmaStore(DeviceValues):
     def finish(self):
         """Waits for this warpgroup's stores; its shared memory may go then."""
         if self.staging.warp == 0:
-            cute.arch.cp_async_bulk_wait_group(0, read=False)
+            with cute.arch.elect_one():
+                cute.arch.cp_async_bulk_wait_group(0, read=False)
 
 
 class ElementStore(DeviceValues):

@@ -9,6 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, pipeline
 
+from kernels import barriers
 from kernels.device_values import DeviceValues
 
 
@@ -16,7 +17,7 @@ class LoadPipeline(DeviceValues):
     """Barriers of the ring.
 
     Args:
-      barriers: 2 * `stages` 64-bit barriers in shared memory.
+      storage: 2 * `stages` 64-bit barriers in shared memory.
       stages: stages of the ring.
       stage_bytes: bytes that the copies of one stage bring to this CTA, peers' multicasts included; 0 where threads
         write the stages themselves.
@@ -29,15 +30,15 @@ class LoadPipeline(DeviceValues):
 
     def __init__(
         self,
-        barriers: cute.Pointer,
+        storage: cute.Pointer,
         stages: int,
         stage_bytes: int,
         producer_threads: int,
         consumer_warps: int,
         cluster_size: int,
     ):
-        self.full = barriers
-        self.empty = barriers + stages
+        self.full = storage
+        self.empty = storage + stages
         self.stages = stages
         self.stage_bytes = stage_bytes
         self.producer_threads = producer_threads
@@ -64,7 +65,10 @@ class LoadPipeline(DeviceValues):
             cute.arch.mbarrier_arrive_and_expect_tx(self.full + state.index, self.stage_bytes)
 
     def wait_empty(self, state: pipeline.PipelineState) -> None:
-        cute.arch.mbarrier_wait(self.empty + state.index, state.phase)
+        if self.cluster_size == 1:
+            cute.arch.mbarrier_wait(self.empty + state.index, state.phase)
+        else:  # the consumers of peers too: cluster scope
+            barriers.wait(self.empty + state.index, state.phase)
 
     def commit(self, state: pipeline.PipelineState) -> None:
         """A producer thread that has written its share of the stage: wgmma reads it through the async proxy."""
@@ -82,4 +86,6 @@ class LoadPipeline(DeviceValues):
             if cutlass.const_expr(self.cluster_size == 1):
                 cute.arch.mbarrier_arrive(self.empty + index)
             else:
-                cute.arch.mbarrier_arrive(self.empty + index, lane)
+                # The multiplications that read the stage, done by now, come before the peer's next copy into it.
+                barriers.fence_release_shared()
+                barriers.arrive_at(self.empty + index, lane)
