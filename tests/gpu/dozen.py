@@ -40,6 +40,7 @@ def kinds(family: str) -> list[Kernel]:
         if not set(enumerate(traits)) <= seen:  # it shows a trait that none before it has shown
             seen |= set(enumerate(traits))
             chosen.append(kernel)
+    chosen += [kernel for kernel in found.values() if kernel not in chosen]
     return chosen[:KERNELS]
 
 
