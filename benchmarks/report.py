@@ -15,8 +15,10 @@ from typing import Any
 
 from benchmarks import suite
 from jax_clc.bench import results
+from jax_clc.planning import GemmProblem, plan, reference_devices
 
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+RESULTS, PLAN = "results", "plan"
+"""Names of the blocks that are written; a block stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`."""
 NO_RESULTS = "No results yet: run `python -m benchmarks.run --set large` on a GPU, then `python -m benchmarks.report`."
 
 
@@ -170,13 +172,20 @@ def draw(found: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
     return drawn
 
 
-def replace_block(text: str, block: str) -> str:
-    """The text with what is between the markers replaced. Raises ValueError without the markers."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the markers {BEGIN} and {END} are not in the text")
-    return f"{head}{BEGIN}\n{block}\n{END}{tail}"
+def plan_block() -> str:
+    """What the README shows of `jax-clc plan`: its output with the kernels that are built here."""
+    shown = plan(GemmProblem.compact(4096, 4096, 4096), devices=reference_devices(("sm_90a",)))
+    return f"```console\n$ jax-clc plan 4096 4096 4096 --arch sm_90a\n{shown}\n```"
+
+
+def replace_block(text: str, name: str, block: str) -> str:
+    """The text with what is between the markers of that name replaced. Raises ValueError without them."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    head, found_begin, rest = text.partition(begin)
+    _, found_end, tail = rest.partition(end)
+    if not found_begin or not found_end:
+        raise ValueError(f"the markers {begin} and {end} are not in the text")
+    return f"{head}{begin}\n{block}\n{end}{tail}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -198,7 +207,9 @@ def main(argv: list[str] | None = None) -> int:
     for path in args.write:
         block = readme_block(found, shown) if path.name == "README.md" else benchmarks_block(found)
         old = path.read_text(encoding="utf-8")
-        new = replace_block(old, block)
+        new = replace_block(old, RESULTS, block)
+        if path.name == "README.md" and not args.check:
+            new = replace_block(new, PLAN, plan_block())
         if new != old and args.check:
             print(f"{path} is not what the results give")
             status = 1

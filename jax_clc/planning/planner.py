@@ -197,7 +197,9 @@ def _reason(best: Candidate, ranked: Sequence[Candidate]) -> str:
     parts = [f"bound by {found.bound}: mainloop {found.mainloop_us:.1f} us, memory {found.memory_us:.1f} us"]
     other = next((c for c in ranked if tile_words(c) != own), None)
     if other is not None:
-        parts.append(f"next best tile {tile_words(other)}, {_slower(other, best)}")
+        # Tile against tile, each under its fastest schedule: why this schedule is a reason of its own.
+        fastest = next(c for c in ranked if tile_words(c) == own)
+        parts.append(f"next best tile {tile_words(other)}, {_slower(other, fastest)}")
     return "; ".join(parts)
 
 

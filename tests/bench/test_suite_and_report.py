@@ -62,10 +62,10 @@ def test_the_readme_shows_means_and_names_losses():
 
 
 def test_only_the_text_between_the_markers_is_replaced():
-    text = f"before {report.BEGIN} old {report.END} after"
-    assert report.replace_block(text, "new") == f"before {report.BEGIN}\nnew\n{report.END} after"
+    text = "before <!-- plan: begin --> old <!-- plan: end --> after"
+    assert report.replace_block(text, "plan", "new") == "before <!-- plan: begin -->\nnew\n<!-- plan: end --> after"
     with pytest.raises(ValueError, match="markers"):
-        report.replace_block("no markers", "new")
+        report.replace_block(text, "results", "new")
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/benchmarks.md"])
