@@ -92,9 +92,6 @@ class AsyncOperations:
             if not queue or queue[-1] is not op:
                 queue.append(op)
         else:
-            if space == "tensor":  # multiplications that nobody has observed yet matter to it, too
-                for other in op.warp.cluster.warps:
-                    self.flush_stream(other, "tcgen05")
             self._apply(op, op.agent, op.time, [touch])
 
     def reads_complete(self, op: Op) -> None:

@@ -84,6 +84,14 @@ def operand_chunks(descriptor: MatrixDescriptor, mn: int, mn_major: bool, item_b
     return physical
 
 
+@lru_cache(maxsize=4096)
+def chunks_read(descriptor: MatrixDescriptor, mn: int, mn_major: bool, item_bytes: int) -> np.ndarray:
+    """The same addresses as a list, always the same array for the same tile, so that readers can remember it."""
+    chunks = np.unique(operand_chunks(descriptor, mn, mn_major, item_bytes))
+    chunks.setflags(write=False)
+    return chunks
+
+
 def gather_operand(shared: np.ndarray, chunks: np.ndarray, mn_major: bool, dtype: np.dtype) -> np.ndarray:
     """The operand tile as (mn, k) elements of `dtype` out of one CTA's shared memory (uint8)."""
     lines = shared[: len(shared) // 16 * 16].view(np.complex128)
@@ -110,12 +118,13 @@ def widen(tile: np.ndarray, kind: str) -> np.ndarray:
 def read_operand(
     shared: np.ndarray, descriptor: MatrixDescriptor, mn: int, mn_major: bool, kind: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(tile of (mn, k) float32 or int32, the 16-byte chunks it was read from, for the referee)."""
+    """(tile of (mn, k) float32 or int32, the 16-byte chunks it was read from as `chunks_read` lists them)."""
     dtype = OPERAND_TYPES[kind]
     if mn_major and dtype.itemsize != 2 and kind not in ("s8", "u8", "e4m3", "e5m2", "tf32"):
         raise BadDescriptor(f"MN-major operands of type {kind} do not exist")
     chunks = operand_chunks(descriptor, mn, mn_major, dtype.itemsize)
-    return widen(gather_operand(shared, chunks, mn_major, dtype), kind), chunks
+    tile = widen(gather_operand(shared, chunks, mn_major, dtype), kind)
+    return tile, chunks_read(descriptor, mn, mn_major, dtype.itemsize)
 
 
 def multiply_accumulate(

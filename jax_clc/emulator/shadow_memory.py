@@ -138,10 +138,11 @@ class ShadowMemory:
         if not (known[state[WRITER]] >= state[WRITE_TIME]).all():
             self._judge(problems, state, where, now, WRITER)
         if now.is_write:
-            if state[READER].any() and not (known[state[READER]] >= state[READ_TIME]).all():
-                self._judge(problems, state, where, now, READER)
-            if state[READ_SET].any():
-                self._judge_sets(problems, state, where, now)
+            if state[READER].any():  # a set exists only beside an inline reader
+                if not (known[state[READER]] >= state[READ_TIME]).all():
+                    self._judge(problems, state, where, now, READER)
+                if state[READ_SET].any():
+                    self._judge_sets(problems, state, where, now)
             _record_write(table, where, now)
         else:
             if not state[WRITE_TIME].all():
