@@ -10,7 +10,7 @@ from jax_clc.schedule.trace import SmWindow
 
 pytestmark = pytest.mark.emulated
 SIZES = (768, 1024, 128)  # 12 cluster tiles of 256 x 256, two of k
-CASES = [("sm_100f", "clc")]
+CASES = [("sm_90a", "dynamic"), ("sm_100f", "clc")]
 
 
 @pytest.fixture(scope="module")
