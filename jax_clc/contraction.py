@@ -120,3 +120,26 @@ class Contraction:
                 position = self.out.index(before[0]) + 1
         out = (*self.out[:position], new, *self.out[position:])
         return Contraction(a, b, out)._renumbered(), position
+
+
+def einsum_contraction(subscripts: str, a_shape: Sequence[int], b_shape: Sequence[int]) -> Contraction | None:
+    """The contraction that an einsum of two arrays is, or None where it is more than that.
+
+    More than that: an implicit result, an ellipsis, a diagonal, an axis summed in one operand alone, a size 1 that
+    broadcasts, and whatever `jnp.einsum` has an error for.
+    """
+    letters = subscripts.replace(" ", "")
+    inputs, arrow, out = letters.partition("->")
+    parts = inputs.split(",")
+    if not arrow or len(parts) != 2 or not all(part.isalpha() or part == "" for part in (*parts, out)):
+        return None
+    a, b = parts
+    if (len(a), len(b)) != (len(a_shape), len(b_shape)) or any(len(set(part)) != len(part) for part in (a, b, out)):
+        return None
+    if not set(a) ^ set(b) <= set(out) <= set(a) | set(b):
+        return None
+    sizes = dict(zip(a, a_shape, strict=True))
+    if any(sizes.get(letter, size) != size for letter, size in zip(b, b_shape, strict=True)):
+        return None
+    numbers = {letter: number for number, letter in enumerate(dict.fromkeys(a + b))}
+    return Contraction(*(tuple(numbers[letter] for letter in part) for part in (a, b, out)))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core.primitives import dot_general_p
 
 from jax_clc import _jax_internals as internals
 from jax_clc import gemm_lowering
-from jax_clc.contraction import Contraction, DimensionNumbers
+from jax_clc.contraction import Contraction, DimensionNumbers, einsum_contraction
 from jax_clc.gemm_primitive import contract
 from jax_clc.options import GemmOptions
 from jax_clc.planning import GemmPlan
@@ -49,10 +51,11 @@ def matmul(
       TypeError, ValueError: what `jnp.matmul` raises for these operands.
       ValueError: a schedule or kernel that cannot be honoured, with those that fit.
     """
-    return _matmul(
-        a, b, precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding,
-        options=GemmOptions.checked(schedule, kernel, sm_limit),
-    )  # fmt: skip
+    options = GemmOptions.checked(schedule, kernel, sm_limit)
+    settings = dict(precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding)
+    contraction, *squeezed = _matmul_contraction(np.shape(a), np.shape(b))
+    call = _JaxCall(jnp.matmul, (), tuple(settings.items()))
+    return _contracted(a, b, call=call, contraction=contraction, squeezed=tuple(squeezed), options=options)
 
 
 def dot_general(
@@ -87,12 +90,20 @@ def einsum(
     kernel: str | None = None,
     sm_limit: int | None = None,
 ) -> jax.Array:
-    """`jnp.einsum` with every product of two operands on jax_clc's kernels. Options as in `matmul`."""
-    product = _EinsumProduct(GemmOptions.checked(schedule, kernel, sm_limit))
-    return jnp.einsum(
-        subscripts, *operands, optimize=optimize, precision=precision, preferred_element_type=preferred_element_type,
-        out_sharding=out_sharding, _dot_general=product,
-    )  # fmt: skip
+    """`jnp.einsum` with every product of two operands on jax_clc's kernels. Options as in `matmul`.
+
+    A product of two arrays is written in the result's own axis order, where strides can say it: no transpose follows it.
+    """
+    options = GemmOptions.checked(schedule, kernel, sm_limit)
+    settings = dict(precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding)
+    shapes = [np.shape(x) for x in operands]
+    pair = isinstance(subscripts, str) and len(shapes) == 2
+    contraction = einsum_contraction(subscripts, *shapes) if pair else None
+    if contraction is None:
+        product = _EinsumProduct(options)
+        return jnp.einsum(subscripts, *operands, optimize=optimize, _dot_general=product, **settings)
+    call = _JaxCall(jnp.einsum, (subscripts,), tuple(settings.items()))
+    return _contracted(*operands, call=call, contraction=contraction, squeezed=((), ()), options=options)
 
 
 def plan(
@@ -191,22 +202,31 @@ def _dot_general(lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any, 
     )  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class _JaxCall:
+    """A call of JAX's own function of two arrays, as a value: what ours must agree with in type and in errors."""
+
+    function: Any
+    before: tuple[Any, ...]
+    settings: tuple[tuple[str, Any], ...]
+
+    def __call__(self, a: Any, b: Any) -> jax.Array:
+        return self.function(*self.before, a, b, **dict(self.settings))
+
+
 @_compiled_when_eager
-def _matmul(
-    a: Any, b: Any, *, precision: Any, preferred_element_type: Any, out_sharding: Any, options: GemmOptions
+def _contracted(
+    a: Any, b: Any, *, call: _JaxCall, contraction: Contraction, squeezed: Any, options: GemmOptions
 ) -> jax.Array:
-    call = functools.partial(
-        jnp.matmul, precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding
-    )
-    expected = jax.eval_shape(call, a, b)  # JAX's own errors, and the type of the result
-    a, b = jnp.asarray(a), jnp.asarray(b)
-    contraction, a_squeezed, b_squeezed = _matmul_contraction(a.shape, b.shape)
-    a, b = jax.lax.squeeze(a, a_squeezed), jax.lax.squeeze(b, b_squeezed)
-    precision = internals.canonicalize_precision(precision)
+    """Our product for `call`, once JAX has said its type; `squeezed` are axes of size 1 that a and b lose first."""
+    expected = jax.eval_shape(call, a, b)
+    settings = dict(call.settings)
+    a, b = (jax.lax.squeeze(jnp.asarray(x), axes) for x, axes in zip((a, b), squeezed, strict=True))
+    precision = internals.canonicalize_precision(settings["precision"])
     _check_demands(contraction, a, b, expected.dtype, precision, options)
     out = contract(
         a, b, contraction, precision=precision, preferred_element_type=expected.dtype,
-        out_sharding=None if out_sharding is None else expected.sharding, options=options,
+        out_sharding=None if settings["out_sharding"] is None else expected.sharding, options=options,
     )  # fmt: skip
     return internals.convert_element_type(out, expected.dtype, expected.weak_type)
 
@@ -240,7 +260,30 @@ def _matmul_contraction(
 def _check_demands(
     contraction: Contraction, a: Any, b: Any, out_dtype: Any, precision: Any, options: GemmOptions
 ) -> None:
-    """A pinned schedule or kernel that no GPU could honour is an error where it is written, on any platform."""
-    if options.pinned and 0 not in (*a.shape, *b.shape):
-        dtype = jnp.result_type(a, b) if out_dtype is None else out_dtype
-        gemm_lowering.plan_contraction(contraction, a, b, dtype, precision, options)
+    """A pinned schedule or kernel that no GPU could honour is an error where it is written, on any platform.
+
+    Which axis of a traced operand is contiguous shows at lowering only, where transposes are looked through; so here a
+    kernel passes that serves the operands in either order of their last two axes. Lowering judges the true order.
+    """
+    if not options.pinned or 0 in (*a.shape, *b.shape):
+        return
+    dtype = jnp.result_type(a, b) if out_dtype is None else out_dtype
+    refused: ValueError | None = None
+    for a_order, b_order in itertools.product((_as_given, _last_two_swapped), repeat=2):
+        turned = Contraction(a_order(contraction.a), b_order(contraction.b), contraction.out)
+        a_like, b_like = (jax.ShapeDtypeStruct(order(x.shape), x.dtype) for order, x in ((a_order, a), (b_order, b)))
+        try:
+            gemm_lowering.plan_contraction(turned, a_like, b_like, dtype, precision, options)
+            return
+        except ValueError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _as_given(values: Sequence[int]) -> tuple[int, ...]:
+    return tuple(values)
+
+
+def _last_two_swapped(values: Sequence[int]) -> tuple[int, ...]:
+    return (*values[:-2], *values[-2:][::-1])

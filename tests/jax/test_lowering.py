@@ -52,6 +52,9 @@ FORWARD = {
     ),
     "einsum_projection": (functools.partial(einsum, "bsd,dhe->bshe"), struct(2, 128, 64), struct(64, 8, 32)),
     "einsum_projection_back": (functools.partial(einsum, "bshe,hed->bsd"), struct(2, 128, 8, 32), struct(8, 32, 64)),
+    "einsum_each_head_its_own": (
+        functools.partial(einsum, "bsnd,ndk->bsnk"), struct(2, 64, 8, 32), struct(8, 32, 64)
+    ),
     "einsum_k_major_b": (functools.partial(einsum, "mk,nk->mn"), struct(256, 128), struct(64, 128)),
 }  # fmt: skip
 
