@@ -5,7 +5,7 @@ from __future__ import annotations
 from .control_flow import EXIT, Block, polls
 from .instruction_table import form_of
 from .ptx_parser import Register
-from .translator import NUMPY_TYPE, STORAGE, TYPE_BYTES, Emitter
+from .translator import NOWHERE, NUMPY_TYPE, STORAGE, TYPE_BYTES, Emitter
 
 PROLOGUE_NAMES = ("shared_window", "param_base", "data_base")
 
@@ -38,7 +38,7 @@ class BlockEmitter:
             self._chain(head, {head})
             self.bodies[head] = (emitter.out, emitter.lines)
             heads.extend(self.targets - done)
-        emitter.out, emitter.lines, emitter.depth, emitter.instruction = [], [], 0, None
+        emitter.out, emitter.lines, emitter.depth, emitter.instruction = [], [], 0, NOWHERE
         emitter.write("def run(warp):")
         emitter.depth = 1
         for name in PROLOGUE_NAMES:
@@ -158,7 +158,7 @@ class BlockEmitter:
         emitter.block = block.index
         count = len(block.instructions) + (1 if block.branch is not None else 0)
         if count:
-            emitter.instruction = (block.instructions or [block.branch])[0]
+            emitter.instruction = self.analysis.sites(block)[0]
             emitter.write(f"warp.count += {count}")
         for position, instruction in enumerate(block.instructions):
             emitter.position, emitter.instruction = position, instruction
@@ -219,13 +219,13 @@ class BlockEmitter:
     def _condition(self, block: Block) -> tuple[str, str]:
         """(expression that says the branch is taken, "scalar" or "bits")."""
         emitter = self.emitter
-        emitter.position, emitter.instruction, emitter.block = len(block.instructions), block.branch, block.index
-        guard = block.branch.guard
-        text, how = emitter.predicate(guard)
+        branch = self.analysis.sites(block)[-1]
+        emitter.position, emitter.instruction, emitter.block = len(block.instructions), branch, block.index
+        text, how = emitter.predicate(branch.guard)
         if how == "scalar":
-            return (f"not {text}" if block.branch.guard_negated else text), "scalar"
-        bits = emitter.predicate_bits(guard)
-        return f"mask & {'~' if block.branch.guard_negated else ''}{bits}", "bits"
+            return (f"not {text}" if branch.guard_negated else text), "scalar"
+        bits = emitter.predicate_bits(branch.guard)
+        return f"mask & {'~' if branch.guard_negated else ''}{bits}", "bits"
 
     def _spin_target(self, block: Block) -> int | None:
         """Where a block goes that loops to itself on a uniform condition."""
@@ -265,7 +265,7 @@ class BlockEmitter:
     def _branch(self, block: Block, covered: set[int]):
         """Emit a conditional branch; returns the block to go on with, or (block, blocks now covered), or None."""
         emitter = self.emitter
-        if block.branch.parts[0] == "brx":
+        if self.analysis.sites(block)[-1].parts[0] == "brx":
             return self._indexed(block)
         text, how = self._condition(block)
         leaf = self._leaf(block)
@@ -318,8 +318,8 @@ class BlockEmitter:
     def _indexed(self, block: Block):
         """brx.idx: a jump table on a uniform index."""
         emitter = self.emitter
-        emitter.position, emitter.instruction = len(block.instructions), block.branch
-        operand = block.branch.operands[0]
+        emitter.position, emitter.instruction = len(block.instructions), self.analysis.sites(block)[-1]
+        operand = emitter.instruction.operands[0]
         if not isinstance(operand, Register) or not emitter.is_scalar(operand):
             raise emitter.unsupported("a jump table whose index differs between lanes")
         self.targets.update(s for s in block.successors if s != EXIT)

@@ -228,14 +228,16 @@ class Analysis:
 
     # liveness and webs
 
-    def _sites(self, block: Block) -> list[Instruction]:
+    def sites(self, block: Block) -> list[Instruction]:
+        """A block's instructions, its branch last."""
         return block.instructions + ([block.branch] if block.branch is not None else [])
 
     def _find_liveness(self) -> None:
         gen, kill = [], []
         for block in self.blocks:
-            used, defined = set(), set()
-            for instruction in self._sites(block):
+            used: set[str] = set()
+            defined: set[str] = set()
+            for instruction in self.sites(block):
                 used.update(n for n in uses(instruction) if n not in defined)
                 if instruction.guard is None:
                     defined.update(definitions(instruction))
@@ -258,7 +260,7 @@ class Analysis:
         sites: dict[str, list[tuple[int, int]]] = {}
         use_sites: dict[str, list[tuple[int, int]]] = {}
         for block in self.blocks:
-            for position, instruction in enumerate(self._sites(block)):
+            for position, instruction in enumerate(self.sites(block)):
                 for name in definitions(instruction):
                     sites.setdefault(name, []).append((block.index, position))
                 for name in uses(instruction):
@@ -283,11 +285,11 @@ class Analysis:
 
         def through(block: int, incoming: set) -> set:
             for position in by_block.get(block, ()):
-                guarded = self._sites(self.blocks[block])[position].guard is not None
+                guarded = self.sites(self.blocks[block])[position].guard is not None
                 incoming = incoming | {(block, position)} if guarded else {(block, position)}
             return incoming
 
-        reach_in = [set() for _ in self.blocks]
+        reach_in: list[set] = [set() for _ in self.blocks]
         work = list(by_block)
         while work:
             index = work.pop()
@@ -310,16 +312,16 @@ class Analysis:
             for p in by_block.get(block, ()):
                 if p >= position:
                     break
-                guarded = self._sites(self.blocks[block])[p].guard is not None
+                guarded = self.sites(self.blocks[block])[p].guard is not None
                 current = current | {(block, p)} if guarded else {(block, p)}
-            instruction = self._sites(self.blocks[block])[position]
+            instruction = self.sites(self.blocks[block])[position]
             if name in definitions(instruction):  # guarded, or reads what it writes: one web
                 current = current | {(block, position)}
             reaching_use[(block, position)] = current
             ordered = list(current)
             for other in ordered[1:]:
                 parent[find(other)] = find(ordered[0])
-        together = [s for s in sites if self._sites(self.blocks[s[0]])[s[1]].opcode.startswith("wgmma.mma_async")]
+        together = [s for s in sites if self.sites(self.blocks[s[0]])[s[1]].opcode.startswith("wgmma.mma_async")]
         for site in together[1:]:  # wgmma.wait_group delivers an accumulator by name, so it must have one
             parent[find(site)] = find(together[0])
         groups: dict = {}
@@ -366,6 +368,7 @@ class Analysis:
 
     def _branch_uniform(self, block: Block) -> bool:
         position = len(block.instructions)
+        assert block.branch is not None
         names = uses(block.branch)
         return all(self.web(n, block.index, position).uniform for n in names)
 

@@ -198,7 +198,7 @@ class Cluster:
         self.ctas: list[Cta] = []
         for rank, sm in enumerate(sms):
             place = (rank % x, rank // x % y, rank // (x * y))
-            position = tuple(o + p for o, p in zip(origin, place, strict=True))
+            position = (origin[0] + place[0], origin[1] + place[1], origin[2] + place[2])
             self.ctas.append(Cta(machine, grid, self, rank, position, machine.next_cta(), sm))
         for cta in self.ctas:
             cta.start()

@@ -122,11 +122,12 @@ class EmulatedDevice:
 
     def _grid(self, kernel_name, grid, block, cluster, dynamic_smem_bytes, params) -> Grid:
         entry = self._entry(kernel_name)
-        shapes = [triple([int(v) for v in shape]) for shape in (grid, block, cluster)]
-        if any(g % c for g, c in zip(shapes[0], shapes[2], strict=True)):
-            raise LaunchError(f"kernel {kernel_name}: grid {shapes[0]} is not a whole number of clusters {shapes[2]}")
+        grid, block, cluster = (triple([int(v) for v in shape]) for shape in (grid, block, cluster))
+        if any(g % c for g, c in zip(grid, cluster, strict=True)):
+            raise LaunchError(f"kernel {kernel_name}: grid {grid} is not a whole number of clusters {cluster}")
         program = self._program(kernel_name)
-        return Grid(0, program, *shapes, dynamic_smem_bytes, params, 0, None, entry["registers"] or None)  # type: ignore[arg-type]
+        registers = entry["registers"] or None
+        return Grid(0, program, grid, block, cluster, dynamic_smem_bytes, params, 0, None, registers)
 
     def _entry(self, kernel_name: str) -> Mapping:
         if kernel_name not in self._entries:

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from .errors import UnsupportedInstruction
 from .ptx_parser import Instruction
@@ -29,7 +30,7 @@ class Form:
     emit: Callable
     results: int = 1
     reads_results: bool = False
-    uniform: object = "auto"
+    uniform: Any = "auto"
 
 
 FORMS: dict[str, Form] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .instruction_table import form
 from .instructions_memory import SCOPES
-from .ptx_parser import Address, Immediate, Instruction, Label
+from .ptx_parser import Address, Immediate, Instruction, Label, Register
 from .translator import Emitter
 
 
@@ -117,7 +117,7 @@ def mbarrier_arrive(emitter: Emitter, instruction: Instruction) -> None:
     argument = rest[0] if rest else Immediate(0 if transaction else 1)
     value = emitter.raw(argument, "u32")
     if not emitter.is_scalar(argument) or not scalar:
-        if d != Label("_") and emitter.definition(d).used:
+        if isinstance(d, Register) and emitter.definition(d).used:
             raise emitter.unsupported("the state of arrivals at different barriers")
         text = text if not scalar else f"FULL_INT({text}, I64)"
         value = emitter.vector(argument, "u32")
@@ -128,7 +128,7 @@ def mbarrier_arrive(emitter: Emitter, instruction: Instruction) -> None:
         f"{semantics!r}, "
         f"{scope!r}, {transaction}, {'noComplete' in instruction.parts}, {instruction.parts[1] == 'arrive_drop'})"
     )
-    if d != Label("_") and emitter.definition(d).used:
+    if isinstance(d, Register) and emitter.definition(d).used:
         emitter.put(d, name, "u64", True)
     emitter.pause()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .instruction_table import form
-from .ptx_parser import Immediate, Instruction, Label, Pair
+from .ptx_parser import Immediate, Instruction, Pair, Register
 from .translator import Emitter
 
 
@@ -90,7 +90,7 @@ def elect(emitter: Emitter, instruction: Instruction) -> None:
     value, chosen = (d.first, d.second) if isinstance(d, Pair) else (d, None)
     name = emitter.temporary()
     emitter.write(f"{name} = warp.elect({emitter.raw(members, 'u32')} & {emitter.mask})")
-    if value != Label("_") and emitter.definition(value).used:
+    if isinstance(value, Register) and emitter.definition(value).used:
         emitter.put(value, name, "u32", True)
     if chosen is not None:
         emitter.put_predicate(chosen, f"1 << {name}", "bits")

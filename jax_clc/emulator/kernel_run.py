@@ -124,7 +124,7 @@ def region_of_d(entry: Mapping, params: bytes, size: int) -> np.ndarray:
     else:
         numbers = {}
         for parameter in entry["params"]:
-            width = {"int32": 4, "int64": 8}.get(parameter["kind"])
+            width = 8 if parameter["kind"] == "int64" else 4
             for index, name in enumerate(parameter.get("values", ())):
                 place = parameter["offset"] + index * width
                 numbers[name] = int.from_bytes(params[place : place + width], "little", signed=True)

@@ -234,6 +234,7 @@ class Machine:
             if sms is None:
                 return
             origin = grid.control.launch_next()
+            assert origin is not None
             number, self._cluster_number = self._cluster_number, self._cluster_number + 1
             self.launches[number] = Launch(number, origin, tuple(sms), self.now)
             cluster = Cluster(self, grid, number, origin, sms)
@@ -336,7 +337,7 @@ class Machine:
 
 def warp_line(warp: Warp) -> int | None:
     """The PTX line at which a warp's generator stands."""
-    frame = warp.generator.gi_frame
+    frame = getattr(warp.generator, "gi_frame", None)
     lines = warp.cta.grid.program.lines
     return lines[frame.f_lineno] if frame is not None and frame.f_lineno < len(lines) else None
 

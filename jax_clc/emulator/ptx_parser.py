@@ -111,11 +111,10 @@ class Instruction:
 class Variable:
     name: str
     space: str
-    bytes: int
+    size: int
     alignment: int
     data: bytes = b""
     external: bool = False
-    fields: tuple = ()
 
 
 @dataclass(slots=True)
@@ -202,7 +201,7 @@ class _Parser:
 
     def skip_space(self) -> bool:
         match = re.compile(r"\s*").match(self.text, self.position)
-        self.position = match.end()
+        self.position = match.end() if match else self.position
         return self.position < len(self.text)
 
     # module level
@@ -322,8 +321,8 @@ class _Parser:
     def _initialiser(text: str, size: int, total: int) -> bytes:
         data = bytearray()
         for item in re.findall(r"[^\s,{}]+", text):
-            if _FLOAT_BITS.match(item):
-                value = int(_FLOAT_BITS.match(item).group(2), 16)
+            if match := _FLOAT_BITS.match(item):
+                value = int(match.group(2), 16)
             elif _INTEGER.match(item):
                 value = int(item.rstrip("U"), 0)
             else:
@@ -361,8 +360,8 @@ class _Parser:
             item = re.sub(r"\.ptr(\s+\.(global|shared|const|local))?", "", item)
             variable = self._variables(item, position)[0]
             offset = -(-offset // variable.alignment) * variable.alignment
-            kernel.parameters.append(Parameter(variable.name, offset, variable.bytes, variable.alignment))
-            offset += variable.bytes
+            kernel.parameters.append(Parameter(variable.name, offset, variable.size, variable.alignment))
+            offset += variable.size
 
 
 class _Body:

@@ -9,6 +9,7 @@ that returns None: the generator yields and asks again when the machine resumes 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,14 +50,18 @@ class Program:
     """A translated kernel: `run(warp)` is the generator; `lines[python line]` is the PTX line."""
 
     kernel: Kernel
-    run: object
+    run: Callable[..., Generator]
     source: str
     lines: list[int]
     static_shared_bytes: int
-    shared_offsets: dict[str, int]
+    places: dict[str, tuple[str, int]]  # variable -> (state space, offset)
     constant_bytes: bytes
     local_bytes: int
     text_lines: tuple[str, ...] = ()
+
+
+NOWHERE = Instruction(0, "", ())
+"""Stands for the instruction where code belongs to none."""
 
 
 class Emitter:
@@ -67,7 +72,7 @@ class Emitter:
         self.out: list[str] = []
         self.lines: list[int] = []
         self.depth = 1
-        self.instruction: Instruction | None = None
+        self.instruction: Instruction = NOWHERE
         self.block = 0
         self.position = 0
         self.mask = "mask"
@@ -81,7 +86,7 @@ class Emitter:
 
     def write(self, code: str) -> None:
         self.out.append("  " * self.depth + code)
-        self.lines.append(self.instruction.line if self.instruction else 0)
+        self.lines.append(self.instruction.line)
 
     def temporary(self) -> str:
         self.temporaries += 1
@@ -244,6 +249,7 @@ class Emitter:
             return self.symbol_address(Symbol(base.name, base.offset + offset)), True
         if isinstance(base, Immediate):
             return str(base.value + offset), True
+        assert isinstance(base, Register)
         kind = "b64" if self.bytes_of(base) == 8 else "b32"
         text = self.raw(base, kind)
         scalar = self.is_scalar(base)
@@ -425,19 +431,19 @@ class Layout:
             if variable.name in self.places or (variable.name not in used and variable.name not in kernel.variables):
                 continue
             if variable.space == "shared":
-                if variable.external or variable.bytes == 0:
+                if variable.external or variable.size == 0:
                     external.append(variable)
                 else:
                     self.static_shared = _align(self.static_shared, variable.alignment)
                     self.places[variable.name] = ("shared", self.static_shared)
-                    self.static_shared += variable.bytes
+                    self.static_shared += variable.size
             elif variable.space in ("local", "param"):  # a parameter of a call lives in the frame
                 self.local_bytes = _align(self.local_bytes, variable.alignment)
                 self.places[variable.name] = ("local", self.local_bytes)
-                self.local_bytes += variable.bytes
+                self.local_bytes += variable.size
             else:
                 offset = _align(len(self.data), max(variable.alignment, 16))
-                self.data += bytes(offset - len(self.data)) + variable.data.ljust(variable.bytes, b"\0")
+                self.data += bytes(offset - len(self.data)) + variable.data.ljust(variable.size, b"\0")
                 self.places[variable.name] = ("data", offset)
         # Dynamic shared memory starts after the static part, at its strictest alignment from address 0 of the window.
         self.dynamic_start = self.static_shared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,10 +10,7 @@ import numpy as np
 from .errors import BrokenAligned, EmulatorError, UnsupportedInstruction
 from .lane_math import BITS, LANES
 from .memory import PARAM_WINDOW
-from .warp_barriers import WarpBarriers
-from .warp_copies import WarpCopies
 from .warp_matrix import WarpMatrix
-from .warp_memory import WarpMemory
 from .warp_tensor_memory import WarpTensorMemory
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ class TrapError(EmulatorError):
     """The kernel executed `trap`."""
 
 
-class Warp(WarpMemory, WarpBarriers, WarpCopies, WarpMatrix, WarpTensorMemory):
+class Warp(WarpTensorMemory, WarpMatrix):
     """32 lanes of a CTA. Masks are integers, bit i for lane i."""
 
     def __init__(self, cta: Cta, index: int, live: int):
@@ -273,6 +271,11 @@ class Warp(WarpMemory, WarpBarriers, WarpCopies, WarpMatrix, WarpTensorMemory):
         active = values[LANES[mask]]
         if operation == "add":
             return int(active.astype(np.int64).sum()) & FULL
-        function = {"min": np.min, "max": np.max, "and": np.bitwise_and.reduce, "or": np.bitwise_or.reduce,
-                    "xor": np.bitwise_xor.reduce}[operation]  # fmt: skip
-        return int(function(active)) & FULL
+        functions: dict[str, Callable] = {
+            "min": np.min,
+            "max": np.max,
+            "and": np.bitwise_and.reduce,
+            "or": np.bitwise_or.reduce,
+            "xor": np.bitwise_xor.reduce,
+        }
+        return int(functions[operation](active)) & FULL

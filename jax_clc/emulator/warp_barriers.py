@@ -7,9 +7,10 @@ import numpy as np
 from .errors import AddressOutOfRange, BarrierMisuse, EmulatorError
 from .lane_math import LANES
 from .memory import SHARED_WINDOW, check_alignment
+from .warp_memory import WarpMemory
 
 
-class WarpBarriers:
+class WarpBarriers(WarpMemory):
     """Mixin of Warp. Blocking helpers return None until they are done."""
 
     # named barriers

@@ -8,6 +8,7 @@ from .errors import AddressOutOfRange, MisalignedAddress
 from .lane_math import LANES
 from .memory import PARAM_WINDOW, UNSIGNED, check_alignment
 from .tensor_map import TensorMap
+from .warp_barriers import WarpBarriers
 from .warp_memory import combine
 
 
@@ -55,7 +56,7 @@ def global_ranges(tensor_map: TensorMap, coordinates) -> np.ndarray:
     return np.stack((starts, np.full(len(starts), shape[-1] * tensor_map.dtype.itemsize)), 1)
 
 
-class WarpCopies:
+class WarpCopies(WarpBarriers):
     """Mixin of Warp."""
 
     def init_copies(self) -> None:

@@ -20,6 +20,7 @@ from .mma_wgmma import (
     widen,
 )  # fmt: skip
 from .warp_copies import AsyncOperation
+from .warp_memory import WarpMemory
 
 FULL = 0xFFFFFFFF
 
@@ -113,7 +114,7 @@ def to_matrix(registers: list, kind: str, n: int) -> np.ndarray:
     """Accumulator registers of four warps as (64, n)."""
     stacked = np.stack(registers)
     if kind == "f16":
-        return fragments.packed_registers_to_accumulator(stacked, np.float16).astype(np.float32)
+        return fragments.packed_registers_to_accumulator(stacked, np.dtype(np.float16)).astype(np.float32)
     return fragments.registers_to_accumulator(stacked.view(np.int32 if kind == "s32" else np.float32)).copy()
 
 
@@ -124,7 +125,7 @@ def from_matrix(matrix: np.ndarray, kind: str) -> np.ndarray:
     return np.ascontiguousarray(fragments.accumulator_to_registers(matrix)).view(np.uint32)
 
 
-class WarpMatrix:
+class WarpMatrix(WarpMemory):
     """Mixin of Warp."""
 
     in_flight = WgmmaRegister()

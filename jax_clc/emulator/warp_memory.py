@@ -9,12 +9,13 @@ import numpy as np
 from .errors import AddressOutOfRange
 from .lane_math import LANES
 from .memory import UNSIGNED, check_alignment
+from .warp_state import WarpState
 
 FULL = 0xFFFFFFFF
 OFFSET = 0xFFFFFF
 
 
-class WarpMemory:
+class WarpMemory(WarpState):
     """Mixin of Warp. `address` is an int when all lanes use the same one, else an int64 array of 32."""
 
     # where a shared address points

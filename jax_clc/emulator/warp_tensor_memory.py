@@ -12,7 +12,7 @@ from .in_flight import TensorLoadRegister
 from .lane_math import LANES
 from .memory import check_alignment
 from .tensor_memory import allocate_pair, split_address
-from .warp_copies import AsyncOperation
+from .warp_copies import AsyncOperation, WarpCopies
 
 FULL = 0xFFFFFFFF
 
@@ -36,7 +36,7 @@ class TensorPipe:
             first[0]()
 
 
-class WarpTensorMemory:
+class WarpTensorMemory(WarpCopies):
     """Mixin of Warp."""
 
     tensor_pending = TensorLoadRegister()
@@ -201,7 +201,7 @@ class WarpTensorMemory:
         ranges = np.array([[column * 4, columns * 4]], np.int64)
         for index, cta in enumerate(ctas):
             for chunks in ([reads.a[index]] if reads.a else []) + [reads.b[index]]:
-                self.referee.async_access(agent, "read", "shared", cta.number, chunks.reshape(-1), line)
+                self.referee.async_access(agent, "read", "shared", cta.number, chunks, line)
             if in_tensor_memory:
                 _, first = split_address(a)
                 self.referee.async_access(
