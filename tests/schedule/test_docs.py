@@ -56,6 +56,12 @@ def test_links_lead_to_files_and_headings(page):
             )
 
 
+def test_index_leads_to_every_page():
+    linked = set(re.findall(r"\]\(([\w./]+\.md)\)", (DOCS / "README.md").read_text(encoding="utf-8")))
+    pages = {str(path.relative_to(DOCS)) for path in [*DOCS.glob("*.md"), *DOCS.glob("notes/*.md")]}
+    assert pages - {"README.md"} <= linked
+
+
 def test_rules_name_functions_that_are_there():
     """The table of rules says where each is kept: every name in it is in the kernels' sources."""
     kernels = "".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "kernels").glob("*.py"))
