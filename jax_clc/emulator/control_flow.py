@@ -210,7 +210,9 @@ class Web:
 class Analysis:
     """Webs of a kernel and what is uniform. `rules` says for an instruction whether equal inputs give equal outputs."""
 
-    def __init__(self, kernel: Kernel, blocks: list[Block], always_uniform: Callable[[Instruction, Analysis], bool]):
+    def __init__(
+        self, kernel: Kernel, blocks: list[Block], always_uniform: Callable[[Instruction, Analysis, int, int], bool]
+    ):
         self.kernel, self.blocks = kernel, blocks
         self.always_uniform = always_uniform
         self.post_dominator = immediate_post_dominators(blocks)

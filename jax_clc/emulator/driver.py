@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,13 +14,12 @@ import numpy as np
 from jax_clc.planning import catalog
 
 from .axioms import STRICT, Axioms
-from .cta import Grid
 from .errors import EmulatorError
 from .kernel_run import dtype_of, read_ptx, region_of_d
 from .machine import Machine
 from .options import Hostility
-from .run import LaunchError, RunReport, check_parameters, load_program, new_referee, triple
-from .translator import Program
+from .run import LaunchError, RunReport, add_module_data, check_parameters, load_program, new_referee, triple
+from .translator import SHARED_BASE, Program
 
 REPORTS_KEPT = 64
 
@@ -67,18 +67,25 @@ class EmulatedDevice:
         dynamic_smem_bytes: int,
     ) -> int:
         """Clusters of a launch that are resident at once on an idle device."""
-        launch = self._grid(kernel_name, grid, block, cluster, dynamic_smem_bytes, b"")
-        return self._machine(0).resident_clusters(launch)
+        program, size = self._program(kernel_name), math.prod(cluster)
+        shared = SHARED_BASE + program.static_shared_bytes + dynamic_smem_bytes
+        threads = -(-math.prod(block) // 32) * 32
+        return self._machine(0).resident_clusters(shared, threads, self._entry(kernel_name)["registers"], size)
 
     def memset(self, address: int, value: int, count_bytes: int) -> None:
         """Fill host memory that stands for device memory."""
         ctypes.memset(address, value, count_bytes)
 
     def launch(
-        self, kernel_name: str, grid: Sequence[int], block: Sequence[int], cluster: Sequence[int],
+        self,
+        kernel_name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        cluster: Sequence[int],
         dynamic_smem_bytes: int,
-        params: bytes, buffers: list[tuple[int, int, str]],
-    ) -> None:  # fmt: skip
+        params: bytes,
+        buffers: list[tuple[int, int, str]],
+    ) -> None:
         """Run a launch to its end. `buffers` is all the global memory there is: (host address, bytes, operand).
 
         D is filled with NaN first, and each of its elements must be stored exactly once. Raises EmulatorError
@@ -91,22 +98,18 @@ class EmulatedDevice:
         for address, size, operand in buffers:
             if size == 0 or address == 0:
                 continue
-            data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
-            allocation = machine.memory.add(address, data, operand)
+            buffer = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+            allocation = machine.memory.add(address, buffer, operand)
             if operand == "d":
-                data.fill(0xFF)
+                buffer.fill(0xFF)
                 allocation.audit(region_of_d(entry, bytes(params), size), dtype_of(entry["dtypes"]["d"]).itemsize)
-        launch = self._grid(kernel_name, grid, block, cluster, dynamic_smem_bytes, bytes(params))
+        shapes = [triple([int(v) for v in shape]) for shape in (grid, block, cluster)]
+        if any(g % c for g, c in zip(shapes[0], shapes[2], strict=True)):
+            raise LaunchError(f"kernel {kernel_name}: grid {shapes[0]} is not a whole number of clusters {shapes[2]}")
+        registers, data = entry["registers"] or None, add_module_data(machine, program)
         try:
             machine.run_grid(
-                program,
-                launch.grid,
-                launch.block,
-                launch.cluster,
-                dynamic_smem_bytes,
-                bytes(params),
-                0,
-                entry["registers"] or None,
+                program, shapes[0], shapes[1], shapes[2], dynamic_smem_bytes, bytes(params), data, registers
             )
             machine.memory.check_coverage()
         except EmulatorError as error:
@@ -119,15 +122,6 @@ class EmulatedDevice:
     def _machine(self, number: int, program: Program | None = None) -> Machine:
         judge = new_referee(program, self.axioms, False) if self.referee and program is not None else None
         return Machine(self.sm_count, self.seed * 1_000_003 + number, self.options, judge, self.axioms)
-
-    def _grid(self, kernel_name, grid, block, cluster, dynamic_smem_bytes, params) -> Grid:
-        entry = self._entry(kernel_name)
-        grid, block, cluster = (triple([int(v) for v in shape]) for shape in (grid, block, cluster))
-        if any(g % c for g, c in zip(grid, cluster, strict=True)):
-            raise LaunchError(f"kernel {kernel_name}: grid {grid} is not a whole number of clusters {cluster}")
-        program = self._program(kernel_name)
-        registers = entry["registers"] or None
-        return Grid(0, program, grid, block, cluster, dynamic_smem_bytes, params, 0, None, registers)
 
     def _entry(self, kernel_name: str) -> Mapping:
         if kernel_name not in self._entries:

@@ -19,7 +19,7 @@ from .axioms import STRICT, Axioms
 from .machine import Launch, Machine
 from .options import Hostility
 from .referee import Referee
-from .run import FIRST_ADDRESS, GUARD, LaunchError, check_parameters, load_program, new_referee
+from .run import FIRST_ADDRESS, GUARD, LaunchError, add_module_data, check_parameters, load_program, new_referee
 from .tensor_map import TensorMap
 
 ELEMENT_CODES = {"uint8": 0, "uint16": 1, "uint32": 2, "int32": 3, "uint64": 4, "int64": 5, "float16": 6, "float32": 7,
@@ -197,12 +197,13 @@ def run_kernel(
     params = pack_parameters(entry, problem, operands, address)
     check_parameters(program.kernel, params)
     output.audit(region_of_d(entry, params, len(output.data)), operands["d"].dtype.itemsize)
+    data = add_module_data(machine, program)
     tiles = cluster_tiles(entry, problem)
     size = cluster[0] * cluster[1] * cluster[2]
     clusters = tiles
     if entry["launch"]["grid"] == "workers":
         clusters = min(tiles, entry["ctas_per_sm"] * (sm_count // size), problem.workers or tiles)
-    machine.run_grid(program, (clusters * size, 1, 1), block, cluster, entry["dynamic_smem_bytes"], params)
+    machine.run_grid(program, (clusters * size, 1, 1), block, cluster, entry["dynamic_smem_bytes"], params, data)
     machine.memory.check_coverage()
     return KernelRun(operands["d"].values, machine.instructions, machine.now, list(machine.launches.values()))
 

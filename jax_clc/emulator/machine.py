@@ -135,13 +135,13 @@ class Machine:
         sm.registers += registers
         sm.ctas += 1
 
-    def resident_clusters(self, grid: Grid) -> int:
-        """How many clusters of a launch fit at once on an idle machine."""
-        shared, threads, registers = self._needs(grid)
-        each = min(
-            SM_SHARED_BYTES // shared, SM_THREADS // threads, SM_CTAS, REGISTERS // registers if registers else SM_CTAS
-        )
-        return each * (self.sm_count // grid.cluster_size)
+    def resident_clusters(self, shared_bytes: int, threads: int, registers: int, cluster_size: int) -> int:
+        """How many clusters fit at once on an idle machine, from what each CTA takes: bytes of its shared window,
+        threads in whole warps, registers a thread (0: no limit)."""
+        each = min(SM_SHARED_BYTES // shared_bytes, SM_THREADS // threads, SM_CTAS)
+        if registers:
+            each = min(each, REGISTERS // (registers * threads))
+        return each * (self.sm_count // cluster_size)
 
     # events and sleep
 
