@@ -23,8 +23,8 @@ STEPS: dict[str, tuple[list[str], int]] = {
     "launch": ([PYTHON, "-m", "benchmarks.launch", "--out", "{out}/launch.json"], 200),
     "interference": ([PYTHON, "-m", "benchmarks.interference", "--out", "{out}/interference.json"], 200),
     "endurance": ([PYTHON, "-m", "benchmarks.endurance", "--out", "{out}/endurance.json"], 240),
-    "timeline": ([PYTHON, "-m", "jax_clc", "timeline", "--device", "--held", "16", "--json", "{out}/timeline_held_16.json"],
-                 90),
+    "timeline": ([PYTHON, "-m", "jax_clc", "timeline", "--device", "--held", "16",
+                  "--json", "{out}/timeline_held_16.json"], 90),
     "first_contact": ([PYTHON, "-m", "jax_clc", "first-contact", "--quick", "--output", "{out}"], 240),
     "sweep": ([PYTHON, "-m", "benchmarks.sweep", "--budget-s", "480", "--out", "{out}/sweep.json"], 560),
     **{
