@@ -65,9 +65,7 @@ class ClusterLaunchControl:
         if any(g % c for g, c in zip(self.grid, self.cluster, strict=True)):
             raise ValueError(f"grid {self.grid} is not a whole number of clusters {self.cluster}")
         cx, cy, cz = self.cluster
-        order = (
-            (x * cx, y * cy, z * cz) for z in range(counts[2]) for y in range(counts[1]) for x in range(counts[0])
-        )
+        order = ((x * cx, y * cy, z * cz) for z in range(counts[2]) for y in range(counts[1]) for x in range(counts[0]))
         self.pending = list(order)[::-1]  # taken from the end
 
     def _pop(self) -> tuple[int, int, int]:

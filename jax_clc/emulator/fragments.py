@@ -76,8 +76,9 @@ def registers_to_a(registers: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return words.view(dtype).reshape(64, 32 // np.dtype(dtype).itemsize)
 
 
-# mma.sync m16n8kN: lane 4 r + q. A's register 2 c + h holds row r + 8 h, the q-th word of the c-th 16 bytes of K; B's register
-# c column r, the same word; D's registers 2 h, 2 h + 1 hold row r + 8 h, columns 2 q, 2 q + 1 (f16: one packed register).
+# mma.sync m16n8kN: lane 4 r + q. A's register 2 c + h holds row r + 8 h, the q-th word of the c-th 16 bytes of K; B's
+# register c column r, the same word; D's registers 2 h, 2 h + 1 hold row r + 8 h, columns 2 q, 2 q + 1 (f16: one
+# packed register).
 
 
 def registers_to_mma_a(registers: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from .errors import RegistersInFlight, TensorMemoryNotReady
 
 _OPERATORS = (
@@ -13,11 +15,11 @@ _OPERATORS = (
 class _InFlight:
     """Stands for such a register."""
 
-    def refuse(self, *_args: object, **_kwargs: object) -> None:
+    def refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> object:
-        return self.refuse()
+        self.refuse()
 
     def __array_ufunc__(self, *_args: object, **_kwargs: object) -> None:
         self.refuse()
@@ -32,12 +34,12 @@ for _name in _OPERATORS:
 class WgmmaRegister(_InFlight):
     """An accumulator that a wgmma still writes."""
 
-    def refuse(self, *_args: object, **_kwargs: object) -> None:
+    def refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise RegistersInFlight("an accumulator is read before wgmma.wait_group")
 
 
 class TensorLoadRegister(_InFlight):
     """A register that a tcgen05.ld still writes."""
 
-    def refuse(self, *_args: object, **_kwargs: object) -> None:
+    def refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise TensorMemoryNotReady("a register of tcgen05.ld is read before tcgen05.wait::ld")

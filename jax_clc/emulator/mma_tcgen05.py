@@ -177,9 +177,7 @@ def multiply(
     return reads
 
 
-def _read_a(
-    instruction: InstructionDescriptor, memory: TensorMemory, cta: int, address: int, group: int
-) -> np.ndarray:
+def _read_a(instruction: InstructionDescriptor, memory: TensorMemory, cta: int, address: int, group: int) -> np.ndarray:
     """A out of tensor memory: a row per lane, 8 columns of 32 bits."""
     lane, column = split_address(address)
     rows = instruction.m // group

@@ -23,7 +23,7 @@ from jax_clc.emulator.errors import (
     UninitializedRead,
 )
 from jax_clc.emulator.happens_before import ALL_LANES, BARRIER_MEMORY, NOBODY, lanes_of
-from jax_clc.emulator.referee_state import Cluster, Cta, Op, Warp
+from jax_clc.emulator.referee_state import Cluster, Cta, Op, Place, Warp
 from jax_clc.emulator.shadow_memory import Access, Request, Selection, ShadowMemory
 
 WIDE_SCOPES = ("cluster", "gpu", "sys")
@@ -191,7 +191,7 @@ class Referee(AsyncOperations):
         error = BufferReusedInFlight if agents.is_async[access.agent] else DataRace
         self.report(error(text, axiom=axiom, **place), (line, access.line))
 
-    def report_no_access(self, home: Cta, kind: str, access: Access, place: dict[str, int]) -> bool:
+    def report_no_access(self, home: Cta, kind: str, access: Access, place: Place) -> bool:
         """Conflicts that are no meeting of two accesses: memory of a barrier, memory never written."""
         where = f"{kind} of shared memory {access.granule * home.shadow.granule_bytes:#x} of CTA {home.number}"
         if access.agent == BARRIER_MEMORY:
@@ -290,9 +290,10 @@ class Referee(AsyncOperations):
         operations = [ops] if isinstance(ops, Op) else list(ops)
         home = self._ctas.get(cta)
         if home is None or home.exited:
-            place = operations[0].place(line) if operations else {"line": line}
-            text = f"completion on barrier {address:#x} of CTA {cta}, which has exited"
-            self.report(RemoteAccessToExitedCta(text, **place))
+            error = RemoteAccessToExitedCta(f"completion on barrier {address:#x} of CTA {cta}, which has exited")
+            for op in operations[:1]:
+                error.located(**op.place(line))
+            self.report(error)
             return
         barrier = home.barriers.get(address)
         if barrier is None:
@@ -330,7 +331,7 @@ class Referee(AsyncOperations):
             self._check_init(barrier, warp.known(mask.bit_length() - 1)[hb.H], warp.place(line))
         return barrier
 
-    def _check_init(self, barrier: BarrierClock, known: np.ndarray, place: dict[str, int]) -> None:
+    def _check_init(self, barrier: BarrierClock, known: np.ndarray, place: Place) -> None:
         if known[barrier.init_agent] < barrier.init_time:
             text = f"barrier {barrier.address:#x} of CTA {barrier.cta} is used without being ordered after its init"
             self.report(DataRace(text, axiom="init_before_use", **place), (place["line"],))

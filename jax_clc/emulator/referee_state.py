@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import numpy as np
 
@@ -18,6 +19,14 @@ GENERIC_PROXY = ("cp.async",)
 TENSOR_PIPE = ("tcgen05.mma", "tcgen05.cp")
 # Operations that read one stage in several steps, whose touches are judged together.
 MERGED = ("wgmma", *TENSOR_PIPE)
+
+
+class Place(TypedDict):
+    """Where something happened, as errors take it."""
+
+    line: int
+    warp: int
+    cta: int
 
 
 @dataclass
@@ -57,7 +66,7 @@ class Op:
         self.message = self.warp.agents.fit(self.message)
         return self.message
 
-    def place(self, line: int) -> dict[str, int]:
+    def place(self, line: int) -> Place:
         return {"line": line, "warp": self.warp.index, "cta": self.warp.cta}
 
 
@@ -78,7 +87,7 @@ class Warp(WarpClock):
         """Operations of a merged stream that wait to be judged."""
         self.rendezvous: dict[object, Rendezvous] = {}
 
-    def place(self, line: int) -> dict[str, int]:
+    def place(self, line: int) -> Place:
         return {"line": line, "warp": self.index, "cta": self.cta}
 
 

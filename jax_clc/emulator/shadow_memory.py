@@ -118,8 +118,10 @@ class ShadowMemory:
                 self.blocks[:, blocks] = self.state[:, where][:, ::size]
                 self.whole[blocks] = True
             return problems
-        slices = isinstance(where, slice)
-        touched = np.arange(where.start // size, -(-where.stop // size)) if slices else where // size
+        if isinstance(where, slice):
+            touched = np.arange(where.start // size, -(-where.stop // size))
+        else:
+            touched = where // size
         if self.whole[touched].any():
             self._spread(np.unique(touched))
         return self._check_and_record(self.state, where, request)
@@ -187,9 +189,7 @@ class ShadowMemory:
             for i in np.flatnonzero(suspect)[:1].tolist():
                 line = int(reads.lines[i])
                 problems.append(
-                    Access(
-                        int(reads.agents[i]), int(reads.times[i]), abs(line), False, line < 0, _granule(where, at)
-                    )
+                    Access(int(reads.agents[i]), int(reads.times[i]), abs(line), False, line < 0, _granule(where, at))
                 )
 
     def _record_read(self, table: np.ndarray, where: Selection, state: np.ndarray, now: Request) -> None:

@@ -155,7 +155,9 @@ class TensorMap:
 
     # Global side
 
-    def _clip(self, coordinates: Sequence[int]) -> tuple[tuple[slice, ...], int, tuple[int, ...], tuple[int, ...]] | None:
+    def _clip(
+        self, coordinates: Sequence[int]
+    ) -> tuple[tuple[slice, ...], int, tuple[int, ...], tuple[int, ...]] | None:
         """The part of a box that lies inside of the tensor: slices into the box (outermost axis first), address of its
         first element, its shape and its strides in bytes; None where nothing lies inside."""
         if len(coordinates) != self.rank:
@@ -176,7 +178,9 @@ class TensorMap:
             address += (start + first * step) * stride
         return tuple(slices[::-1]), address, tuple(shape[::-1]), tuple(strides[::-1])
 
-    def global_region(self, view: GlobalView, coordinates: Sequence[int]) -> tuple[tuple[slice, ...], np.ndarray] | None:
+    def global_region(
+        self, view: GlobalView, coordinates: Sequence[int]
+    ) -> tuple[tuple[slice, ...], np.ndarray] | None:
         """The in-range part of a box as a strided view of global memory, and where it sits in the box."""
         clipped = self._clip(coordinates)
         if clipped is None:

@@ -175,10 +175,29 @@ FAULTS = [
     ("claims", "unread", errors.ClcRecordUnread, "nobody read"),
     ("claims", "leaves", (errors.ClcRequestInFlightAtExit, errors.AsyncInFlightAtExit), ""),
     ("pair_claims", "no_fence", errors.MissingProxyFence, "try_cancel"),
-    ("pair_claims", "no_hand_back", (errors.BufferReusedInFlight, errors.DataRace, errors.MissingProxyFence,
-                                     errors.RemoteAccessToExitedCta, errors.ClcMulticastToAbsentCta), ""),
-    ("pair_claims", "second_leaves", (errors.ClcMulticastToAbsentCta, errors.RemoteAccessToExitedCta,
-                                      errors.AsyncInFlightAtExit, errors.ClcRequestInFlightAtExit), ""),
+    (
+        "pair_claims",
+        "no_hand_back",
+        (
+            errors.BufferReusedInFlight,
+            errors.DataRace,
+            errors.MissingProxyFence,
+            errors.RemoteAccessToExitedCta,
+            errors.ClcMulticastToAbsentCta,
+        ),
+        "",
+    ),
+    (
+        "pair_claims",
+        "second_leaves",
+        (
+            errors.ClcMulticastToAbsentCta,
+            errors.RemoteAccessToExitedCta,
+            errors.AsyncInFlightAtExit,
+            errors.ClcRequestInFlightAtExit,
+        ),
+        "",
+    ),
     ("registers", "one_warp_keeps_its_registers", errors.Deadlock, "setmaxnreg"),
 ]
 
