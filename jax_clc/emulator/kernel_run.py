@@ -178,6 +178,7 @@ def run_kernel(
     program = load_program(ptx, entry["symbol"], block)
     judge = referee if isinstance(referee, Referee) else new_referee(program, axioms, False) if referee else None
     machine = Machine(sm_count, seed, hostility or Hostility(), judge, axioms)
+    machine.trace = trace
     padded = {p["operand"] for p in entry["params"] if p["kind"] == "tensor_map"}
     operands = {
         name: Operand(name, entry, problem, values, name in padded)

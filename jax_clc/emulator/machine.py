@@ -6,6 +6,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,6 +54,17 @@ class Launch:
     )  # (tick, cluster granted or refusal)
 
 
+class TraceEvent(NamedTuple):
+    """A tensor load, tensor store or MMA when it was issued. `what`: coordinates of a copy; for an MMA its instruction
+    (wgmma's shape, tcgen05's instruction descriptor), where the accumulator is, and whether it adds to it."""
+
+    tick: int
+    kind: str
+    cta: int
+    line: int
+    what: tuple
+
+
 class Machine:
     """A GPU. `run_grid` runs one launch to its end."""
 
@@ -66,6 +78,7 @@ class Machine:
         self.polls = 0
         self.instructions = 0
         self.launches: dict[int, Launch] = {}
+        self.trace: list[TraceEvent] | None = None  # set to a list to collect tensor loads, MMAs and stores
         self.tensor_waiters: list[Warp] = []
         self._runnable: list[Warp] = []
         self._asleep: set[Warp] = set()
@@ -168,6 +181,11 @@ class Machine:
         self.later((1, 40), give_up, None, warp.count)
 
     # traces
+
+    def note(self, kind: str, cta: Cta, line: int, what: tuple) -> None:
+        """Something that a trace shows was issued."""
+        if self.trace is not None:
+            self.trace.append(TraceEvent(self.now, kind, cta.number, line, what))
 
     def granted(self, cta: Cta, control: ClusterLaunchControl, serial: int) -> None:
         self.launches[cta.cluster.number].grants.append((self.now, control._requests[serial].granted))

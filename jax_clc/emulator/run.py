@@ -12,7 +12,7 @@ import numpy as np
 
 from .axioms import STRICT, Axioms
 from .errors import EmulatorError
-from .machine import Launch, Machine
+from .machine import Launch, Machine, TraceEvent
 from .options import Hostility
 from .ptx_parser import Kernel, Module, parse_ptx
 from .referee import Referee
@@ -138,6 +138,7 @@ def run_ptx(
     axioms: Axioms = STRICT,
     foreign: bool = False,
     referee: bool = True,
+    trace: list[TraceEvent] | None = None,
 ) -> RunReport:
     """Run one kernel on an emulated GPU of `sm_count` SMs.
 
@@ -146,7 +147,8 @@ def run_ptx(
     {id(array): device address} and returns one of these. `buffers` are further device memory, for tensor maps to point
     to. `foreign`: verdicts that rest on our own axioms are reported as unproven.
 
-    Raises EmulatorError subclasses with PTX line, CTA and warp.
+    `trace`, an empty list, receives the tensor loads, MMAs and stores in the order of issue. Raises EmulatorError
+    subclasses with PTX line, CTA and warp.
     """
     if arch not in ("sm_90a", "sm_90", "sm_100a", "sm_100f", "sm_100", "sm_103a"):
         raise LaunchError(f"architecture {arch!r} is not emulated")
@@ -154,6 +156,7 @@ def run_ptx(
     program = load_program(ptx, entry, block_shape)
     judge = new_referee(program, axioms, foreign) if referee else None
     machine = Machine(sm_count, seed, hostility or Hostility(), judge, axioms)
+    machine.trace = trace
     data_base = add_module_data(machine, program)
     params = _pack(machine, program.kernel, args, buffers)
     check_parameters(program.kernel, params)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from .errors import AddressOutOfRange, MisalignedAddress
 from .lane_math import LANES
-from .memory import PARAM_WINDOW, UNSIGNED, check_alignment
+from .memory import PARAM_WINDOW, POISON, UNSIGNED, check_alignment
 from .tensor_map import TensorMap
 from .warp_barriers import WarpBarriers
 from .warp_memory import combine
@@ -54,6 +56,19 @@ def global_ranges(tensor_map: TensorMap, coordinates) -> np.ndarray:
         starts = starts[..., None] + np.arange(count) * stride
     starts = starts.reshape(-1)
     return np.stack((starts, np.full(len(starts), shape[-1] * tensor_map.dtype.itemsize)), 1)
+
+
+def spoil_granules(memory, tensor_map: TensorMap, coordinates) -> None:
+    """A tensor store writes whole 16-byte granules (seen on the H200): where a row of the tensor ends inside of one,
+    what lies behind it in memory is spoilt."""
+    item = tensor_map.dtype.itemsize
+    tail = -(tensor_map.dims[0] * item) % 16
+    if not tail:
+        return
+    for start, size in global_ranges(tensor_map, coordinates).tolist():
+        if (start + size - tensor_map.address) % 16:
+            with contextlib.suppress(AddressOutOfRange):
+                memory.bytes(start + size, tail).fill(POISON)
 
 
 class WarpCopies(WarpBarriers):
@@ -119,6 +134,7 @@ class WarpCopies(WarpBarriers):
         tensor_map = self.tensor_map(map_address)
         targets = self._targets(destination, barrier, multicast, pair, local)
         operation = self.issue("bulk.load", 1 << lane, line)
+        self.machine.note("load", self.cta, line, coordinates)
         for cta, offset, _, _ in targets:
             self._in_window(cta, offset, offset + tensor_map.shared_bytes)
             tensor_map._check_shared(offset)
@@ -200,9 +216,11 @@ class WarpCopies(WarpBarriers):
         tensor_map._check_shared(offset)
         operation = self.issue("bulk.reduce" if reduction else "bulk.store", 1 << lane, line)
         machine = self.machine
+        machine.note("store", self.cta, line, coordinates)
 
         def write(box):
             tensor_map.write_box(machine.memory.bytes, coordinates, box, reduction)
+            spoil_granules(machine.memory, tensor_map, coordinates)
             self._report_global(operation, global_ranges(tensor_map, coordinates), line)
 
         self._launch_store(operation, cta, offset, tensor_map.shared_bytes,

@@ -188,6 +188,8 @@ class WarpMatrix(WarpMemory):
         if isinstance(a, tuple):
             operation.a_registers[place] = np.stack(a)
         operation.joined.append(self.index)
+        if place == 0:
+            self.machine.note("mma", self.cta, line, (shape, key, bool(scale_d)))
         self._report_reads(operation, place, mask, line)
         self.machine.changes += 1
         if len(operation.joined) == 4:

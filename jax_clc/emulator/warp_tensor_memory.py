@@ -174,6 +174,7 @@ class WarpTensorMemory(WarpCopies):
             raise BadDescriptor("tcgen05.mma.cta_group::2 is issued by the odd CTA of a pair")
         agent = self.referee.issue(self.handle, 1 << lane, "tcgen05.mma", line) if self.referee is not None else None
         operation = AsyncOperation("tcgen05.mma", line, self, agent)
+        self.machine.note("mma", self.cta, line, (descriptor, d, bool(accumulate)))
         self.machine.changes += 1
         for cta in ctas:
             self.machine.tensor_memory(cta.sm).use_group(cta.number, group)
