@@ -171,6 +171,7 @@ def run_kernel(
     hostility: Hostility | None = None,
     axioms: Axioms = STRICT,
     referee: bool | Referee = True,
+    trace: list[TraceEvent] | None = None,
 ) -> KernelRun:
     """Run a manifest entry's kernel: a (l, m, k), b (l, n, k) -> D (l, m, n). Raises EmulatorError subclasses."""
     block = tuple(entry["launch"]["block"])
