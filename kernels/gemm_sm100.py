@@ -38,7 +38,7 @@ K_BLOCK = 64  # elements of k in a stage: 128 bytes, one row of the 128-byte swi
 MMA_K = 16  # elements of k in one tcgen05.mma of kind f16
 ACCUMULATORS = 2
 TENSOR_MEMORY_COLUMNS = 512
-ROW_BYTES = 128  # of an output subtile: one row of the 128-byte swizzle
+ROW_BYTES = 128  # of an output subtile, if the tile is that wide: one row of the 128-byte swizzle
 OUTPUT_STAGES = 2
 SHARED_MEMORY_BYTES = 232_448  # what one CTA may have: 227 KiB
 BARRIER_BYTES = 1024  # more than barriers and records take
@@ -62,10 +62,10 @@ class Kernel:
         self.cta_tile = variant.cta_tile
         self.mma_tile = (self.cta_tile[0] * self.pair, self.cta_tile[1], self.cta_tile[2])
         self.check()
-        self.subtile = (self.cta_tile[0], ROW_BYTES * 8 // self.d_dtype.width)
+        self.subtile = (self.cta_tile[0], min(ROW_BYTES * 8 // self.d_dtype.width, self.cta_tile[1]))
         # A CTA holds its rows of A; of B all columns, or half of them when a pair shares them.
         self.stage_bytes = (self.cta_tile[0] + self.cta_tile[1] // self.pair) * K_BLOCK * self.a_dtype.width // 8
-        output_bytes = OUTPUT_STAGES * self.subtile[0] * ROW_BYTES
+        output_bytes = OUTPUT_STAGES * self.subtile[0] * self.subtile[1] * self.d_dtype.width // 8
         self.stages = variant.stages or (SHARED_MEMORY_BYTES - BARRIER_BYTES - output_bytes) // self.stage_bytes
         # Readers of a work record: in every CTA the load warp and the epilogue warps; the MMA warps that issue, one in
         # each pair; the scheduler warp, in the first CTA.
@@ -85,8 +85,10 @@ class Kernel:
         """Raises ValueError for a variant that this kernel cannot be."""
         variant = self.variant
         m, n, k = self.cta_tile
-        if (m, k) != (128, K_BLOCK) or n not in (128, 256):
-            raise ValueError(f"CTA tile {self.cta_tile}: this kernel has 128x128x64 and 128x256x64")
+        if (m, k) != (128, K_BLOCK) or n not in (32, 64, 128, 256):
+            raise ValueError(f"CTA tile {self.cta_tile}: this kernel has 128x{{32, 64, 128, 256}}x64")
+        if self.pair == 2 and n < 128:
+            raise ValueError(f"CTA tile {self.cta_tile}: a pair that shares so few columns of B gains nothing")
         if self.cluster[0] % self.pair:
             raise ValueError(f"a two-SM MMA needs an even cluster along m, not {self.cluster}")
         if variant.majors[2] != "n" or variant.pingpong or variant.split_k or variant.operand_copies != "tma":

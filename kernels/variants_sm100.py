@@ -57,6 +57,16 @@ FAMILIES = (
         tuple(single(BF16, majors, 128, schedule) for majors, schedule in product(MAJORS, SCHEDULES)),
     ),
     Family(
+        "128x64 and 128x32 on one SM: few rows and many weights, as in decoding. Such a product is bound by reading B, so"
+        " its columns must be spread over all SMs; rows of A beyond m cost no traffic. And problems smaller still.",
+        (
+            *(single(BF16, majors, n) for n in (64, 32) for majors in ("kkn", "knn")),
+            *(single(BF16, majors, 32, "nonpersistent") for majors in ("kkn", "knn")),
+            *(single(F16, majors, 32) for majors in ("kkn", "knn")),
+            single(BF16_TO_F32, "knn", 32),
+        ),
+    ),
+    Family(
         "128x256 on one SM: as much accumulator in an SM as the large tile, without the even number of SMs that pairs"
         " need.",
         (single(BF16, "kkn", 256), single(BF16, "kkn", 256, "static"), single(BF16, "knn", 256)),

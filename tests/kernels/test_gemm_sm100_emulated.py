@@ -38,7 +38,7 @@ REPRESENTATIVES = [
     single(F16, "knn", 128),
     single(BF16, "kkn", 256, cluster=(2, 1)),
     single(BF16, "kkn", 128, cluster=(2, 2)),
-    single(BF16_TO_F32, "mkn", 128),
+    single(BF16_TO_F32, "knn", 32),
 ]
 
 
@@ -133,6 +133,10 @@ def test_tiles_go_to_the_sms_that_stay_when_others_are_taken_away():
     problem = Problem(12 * 128, 128, 64)
     result = run(built, problem, 5, Hostility(sm_schedule=away), sm_count=4)
     assert len(result.launches) < 12  # most tiles were granted to workers that ran, not launched
+
+
+def test_few_rows_and_many_columns_as_in_decoding():
+    run(the(single(BF16, "knn", 32)), Problem(16, 1000, 520), 0, HOSTILE)
 
 
 @pytest.mark.parametrize("record_stages", [1, 2, 5])
