@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from .axioms import STRICT, Axioms
-from .machine import Launch, Machine
+from .machine import Launch, Machine, TraceEvent
 from .options import Hostility
 from .referee import Referee
 from .run import FIRST_ADDRESS, GUARD, LaunchError, add_module_data, check_parameters, load_program, new_referee
