@@ -57,8 +57,8 @@ FAMILIES = (
         tuple(single(BF16, majors, 128, schedule) for majors, schedule in product(MAJORS, SCHEDULES)),
     ),
     Family(
-        "128x64 and 128x32 on one SM: few rows and many weights, as in decoding. Such a product is bound by reading B, so"
-        " its columns must be spread over all SMs; rows of A beyond m cost no traffic. And problems smaller still.",
+        "128x64 and 128x32 on one SM: few rows and many weights, as in decoding. Such a product is bound by reading B,"
+        " so its columns must be spread over all SMs; rows of A beyond m cost no traffic. And problems smaller still.",
         (
             *(single(BF16, majors, n) for n in (64, 32) for majors in ("kkn", "knn")),
             *(single(BF16, majors, 32, "nonpersistent") for majors in ("kkn", "knn")),
