@@ -9,6 +9,7 @@ operand or of a result is ever written down.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 DimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
@@ -122,6 +123,7 @@ class Contraction:
         return Contraction(a, b, out)._renumbered(), position
 
 
+@functools.lru_cache(maxsize=4096)
 def einsum_contraction(subscripts: str, a_shape: Sequence[int], b_shape: Sequence[int]) -> Contraction | None:
     """The contraction that an einsum of two arrays is, or None where it is more than that.
 

@@ -92,7 +92,7 @@ def einsum(
 ) -> jax.Array:
     """`jnp.einsum` with every product of two operands on jax_clc's kernels. Options as in `matmul`.
 
-    A product of two arrays is written in the result's own axis order, where strides can say it: no transpose follows it.
+    A product of two arrays is written in the result's own axis order where strides can say it: no transpose follows.
     """
     options = GemmOptions.checked(schedule, kernel, sm_limit)
     settings = dict(precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding)
@@ -231,6 +231,7 @@ def _contracted(
     return internals.convert_element_type(out, expected.dtype, expected.weak_type)
 
 
+@functools.lru_cache(maxsize=4096)
 def _matmul_contraction(
     a_shape: Sequence[int], b_shape: Sequence[int]
 ) -> tuple[Contraction, tuple[int, ...], tuple[int, ...]]:

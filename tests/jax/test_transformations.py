@@ -77,6 +77,7 @@ def _stacked(x, axis=0):
 
 TRANSFORMATIONS = {
     "eager": lambda call, a, b: call(a, b),
+    "eager_grad": lambda call, a, b: jax.grad(functools.partial(loss, call), (0, 1))(a, b),
     "jit": lambda call, a, b: jax.jit(call)(a, b),
     "grad": lambda call, a, b: jax.grad(functools.partial(loss, call), (0, 1))(a, b),
     "jit_grad": lambda call, a, b: jax.jit(jax.grad(functools.partial(loss, call), (0, 1)))(a, b),
@@ -133,15 +134,28 @@ def assert_same(ours, theirs) -> None:
         np.testing.assert_array_equal(np.asarray(mine, np.float64), np.asarray(other, np.float64))
 
 
-@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
-@pytest.mark.parametrize("name", CALLS)
-def test_transformation_matches_jax(place, rng, name, transformation) -> None:
+WHOLE = ("matmul", "dot_general", "einsum")
+SELECTED = ("eager", "jit_grad", "grad_of_grad", "scan", "vmap", "vmap_a", "vmap_b", "jit_vmap_checkpoint_grad")
+ON_EMULATED_DEVICE = [("matmul", "jit_grad"), ("matmul", "vmap_b"), ("matmul", "scan")]
+MATRIX = [(name, t) for name in CALLS for t in TRANSFORMATIONS if name in WHOLE or t in SELECTED]
+"""All transformations of the three calls, and those that meet other code on the other kinds of operands."""
+
+
+@pytest.mark.parametrize(("name", "transformation"), MATRIX, ids=["-".join(pair) for pair in MATRIX])
+def test_transformation_matches_jax(place, rng, monkeypatch, name, transformation) -> None:
+    """Where kernels run, they run for every product: strict mode forbids any fallback."""
     ours, theirs, *_ = CALLS[name]
-    if place.name == "emulated" and not (name == "matmul" or transformation in ("vmap_b", "jit_grad")):
-        pytest.skip("the emulated device runs each transformation on matmul, and two of them on every call, for time")
+    if place.name == "emulated" and not (transformation == "eager" or (name, transformation) in ON_EMULATED_DEVICE):
+        pytest.skip("the emulated device is slow: it runs every call, and three transformations of matmul")
     a, b = operands(name, jnp.bfloat16, rng)
     run = TRANSFORMATIONS[transformation]
-    assert_same(run(ours, a, b), run(theirs, a, b))
+    compiled = (
+        (lambda f: f) if transformation.startswith("eager") else jax.jit
+    )  # one program each: many small ones take longer
+    expected = compiled(functools.partial(run, theirs))(a, b)
+    if place.runs_kernels:
+        monkeypatch.setenv("JAX_CLC_STRICT", "1")
+    assert_same(compiled(functools.partial(run, ours))(a, b), expected)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -1,0 +1,32 @@
+"""Checkpoint policies keep our products exactly where JAX's keep `lax.dot_general`'s."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jax_clc import checkpoint_policies
+from jax_clc.matmul import matmul
+
+
+def products(call, name, policy, a, b) -> int:
+    """Products in a gradient: a kept one is not computed again."""
+
+    def loss(a, b):
+        return jnp.sin(call(jnp.sin(call(a, b)), jnp.swapaxes(b, -1, -2))).astype(jnp.float32).sum()
+
+    jaxpr = str(jax.make_jaxpr(jax.grad(jax.checkpoint(loss, policy=policy), (0, 1)))(a, b))
+    return jaxpr.count(name)
+
+
+@pytest.mark.parametrize("name", ["dots_saveable", "dots_with_no_batch_dims_saveable"])
+@pytest.mark.parametrize("shape", [(8, 8), (2, 8, 8)])
+def test_policy_keeps_what_jaxs_policy_keeps(name, shape) -> None:
+    a = jnp.ones(shape, jnp.bfloat16)
+    ours = products(matmul, "= gemm[", getattr(checkpoint_policies, name), a, a)
+    theirs = products(jnp.matmul, "= dot_general[", getattr(jax.checkpoint_policies, name), a, a)
+    nothing = products(matmul, "= gemm[", None, a, a)
+    assert ours == theirs
+    kept = name == "dots_saveable" or len(shape) == 2
+    assert (ours < nothing) == kept
