@@ -204,12 +204,12 @@ def explain(
 ) -> list[Verdict]:
     """Adds the reason why a surviving mutant is equivalent: the device's own evidence, or one written down. A written
     reason has regular expressions for the `kernel`, the `text` changed and, where that does not tell enough, the
-    `context`, four lines before and fourteen after."""
+    `context`, four lines before and twenty-four after."""
     out, lines = [], ptx.splitlines()
     for verdict in verdicts:
         mutant = verdict.mutant
         if not verdict.caught:
-            context = "\n".join(lines[max(mutant.line - 5, 0) : mutant.line + 14])
+            context = "\n".join(lines[max(mutant.line - 5, 0) : mutant.line + 24])
             written = (
                 r["reason"]
                 for r in reasons
