@@ -16,7 +16,7 @@ from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, mak
 from cutlass.memory import SmemAllocator
 
 from kernels import epilogue, split_k, tile_scheduler_sm90, tile_trace
-from kernels.cluster_k import ClusterSums
+from kernels.cluster_k import ClusterSums, pass_by, slices_of
 from kernels.device_values import DeviceValues
 from kernels.element_copies import ElementLoad, StridedMatrix
 from kernels.load_pipeline import LoadPipeline
@@ -88,7 +88,7 @@ class Kernel:
             raise ValueError(f"{variant}: element copies cannot multicast")
         if variant.pingpong and (variant.split_k or variant.schedule == "nonpersistent"):
             raise ValueError(f"{variant}: ping-pong takes turns over many whole tiles of a worker")
-        plain = variant.schedule == "nonpersistent" and self.sharing_ctas == 1 and not variant.split_k
+        plain = variant.schedule == "nonpersistent" and self.sharing_ctas == 1 and self.tile_m <= 128
         if variant.cluster_k > 1 and (not plain or self.loads_elements):
             raise ValueError(f"{variant}: cluster_k is for one tile of TMA operands in each cluster")
         # Warpgroups of a cooperative kernel split the tile by rows, and 64-row tiles, which wgmma cannot cut, by columns.
@@ -98,8 +98,12 @@ class Kernel:
         self.values = self.wg_m * self.wg_n // WARPGROUP_THREADS  # accumulators of a thread
         self.warpgroups = 1 if variant.pingpong else CONSUMERS  # that share a tile
         self.stage_bytes = (self.tile_m + self.tile_n) * self.tile_k * self.a_dtype.width // 8
-        self.exchange_bytes = ClusterSums.exchange_bytes(variant.cluster_k, self.values, CONSUMERS * WARPGROUP_THREADS)
+        # Where CTAs share a tile by parts of k, each adds up and stores a slice of the columns.
+        self.slices = slices_of(self.wg_n, variant.cluster_k) if variant.cluster_k > 1 else 1
         self.slot_shape, self.stages = self.share_out_shared_memory()
+        exchange = ClusterSums.exchange_bytes(variant.cluster_k, self.slices, self.values, CONSUMERS * WARPGROUP_THREADS)
+        if variant.cluster_k > 1 and exchange > self.stages * self.stage_bytes:
+            raise ValueError(f"{variant}: {exchange} bytes of sums do not fit where the stages lie")
         # An accumulator of 160 registers and more leaves too few for everything else at 232.
         heavy = self.values >= 160
         self.producer_registers, self.consumer_registers = (24, 240) if heavy else (40, 232)
@@ -112,11 +116,11 @@ class Kernel:
 
     def share_out_shared_memory(self) -> tuple[tuple[int, int], int]:
         """(Rows, columns) of a staging slot and the number of stages: slots are halved where that makes room for a stage."""
-        shape = epilogue.slot_shape(self.wg_n, self.d_dtype.width // 8)
+        shape = epilogue.slot_shape(self.wg_n // self.slices, self.d_dtype.width // 8)
         choices = []
         for columns in (shape[1], shape[1] // 2):
             slots = CONSUMERS * STORE_SLOTS * shape[0] * columns * self.d_dtype.width // 8
-            stages = (SHARED_MEMORY_BYTES - BARRIER_BYTES - self.exchange_bytes - slots) // self.stage_bytes
+            stages = (SHARED_MEMORY_BYTES - BARRIER_BYTES - slots) // self.stage_bytes
             choices.append(((shape[0], columns), stages))
         whole, halved = choices
         may_halve = not self.stores_elements and shape[1] >= 32
@@ -205,9 +209,12 @@ class Kernel:
                     cute.nvgpu.cpasync.prefetch_descriptor(arguments[name])
 
         shared = SmemAllocator()
-        stages_a = self.allocate(shared, self.a_dtype, self.a_tiles.layout(self.stages))
-        stages_b = self.allocate(shared, self.b_dtype, self.b_tiles.layout(self.stages))
-        slots = self.allocate(shared, self.d_dtype, self.slot_layout(CONSUMERS * STORE_SLOTS))
+        stages = shared.allocate_array(cutlass.Uint8, self.stages * self.stage_bytes, byte_alignment=1024)
+        stages_a = self.tensor_at(stages, self.a_dtype, self.a_tiles.layout(self.stages))
+        stages_b = self.tensor_at(stages + self.stages * self.a_tiles.bytes, self.b_dtype, self.b_tiles.layout(self.stages))
+        slot_bytes = self.slot_shape[0] * self.slot_shape[1] * self.d_dtype.width // 8
+        slots = shared.allocate_array(cutlass.Uint8, CONSUMERS * STORE_SLOTS * slot_bytes, byte_alignment=1024)
+        slots = self.tensor_at(slots, self.d_dtype, self.slot_layout(CONSUMERS * STORE_SLOTS))
         flags = shared.allocate_array(Int32, CONSUMERS)
         ring = LoadPipeline(
             shared.allocate_array(Int64, 2 * self.stages),
@@ -217,12 +224,11 @@ class Kernel:
             WARPGROUP_WARPS * self.warpgroups,
             self.sharing_ctas,
         )
-        exchange = shared.allocate_array(cutlass.Uint8, self.exchange_bytes, byte_alignment=16) if self.exchange_bytes else None
         k_tiles = (k + self.tile_k - 1) // self.tile_k
         parts = Int32(1)
         if cutlass.const_expr(self.variant.split_k):
             tiles = tiles_along(m, self.tile_m, self.cluster_m) * tiles_along(n, self.tile_n, self.cluster_n) * l
-            places = tiles * (self.cluster_size * self.warpgroups)
+            places = tiles * (self.sharing_ctas * self.warpgroups * self.slices)
             parts = split_k.parts_that_fit(arguments["split_k"], k_tiles, places)
         raster = arguments["raster_group"], arguments["raster_along"]
         grid = WorkGrid(m, n, l, self.variant.cta_tile, self.cluster, *raster, parts)
@@ -247,14 +253,17 @@ class Kernel:
                     if warp == SCHEDULER_WARP:
                         if cluster_rank(self.cluster) == 0:
                             self.schedule(scheduler)
-            scheduler.finish()
+            if cutlass.const_expr(self.variant.cluster_k > 1):
+                pass_by()
+            else:
+                scheduler.finish()
         else:
             if cutlass.const_expr(self.loads_elements):
                 cute.arch.setmaxregister_decrease(self.consumer_registers)
             else:
                 cute.arch.setmaxregister_increase(self.consumer_registers)
-            self.multiply(scheduler, ring, k_tiles, stages_a, stages_b, slots, flags, scratch, exchange, arguments)
-            if cutlass.const_expr(self.variant.cluster_k == 1):  # else all have passed the barrier of the exchange
+            self.multiply(scheduler, ring, k_tiles, stages_a, stages_b, slots, flags, scratch, arguments)
+            if cutlass.const_expr(self.variant.cluster_k == 1):  # else all have passed the barriers of the sums
                 scheduler.finish()
 
     def make_scheduler(self, shared: SmemAllocator, grid: WorkGrid, scratch):
@@ -288,14 +297,17 @@ class Kernel:
 
     def k_range(self, work, grid: WorkGrid, k_tiles: Int32) -> tuple[Int32, Int32]:
         """First k tile of a work tile, and their number."""
+        first, count = Int32(0), k_tiles
+        if self.variant.split_k:
+            first = work.split * k_tiles // grid.split_k
+            count = (work.split + 1) * k_tiles // grid.split_k - first
         if self.variant.cluster_k > 1:
-            # As many for every CTA: TMA fills what lies past the end with zeros.
-            count = (k_tiles + self.variant.cluster_k - 1) // self.variant.cluster_k
-            return cluster_rank(self.cluster) * count, count
-        if not self.variant.split_k:
-            return Int32(0), k_tiles
-        first = work.split * k_tiles // grid.split_k
-        return first, (work.split + 1) * k_tiles // grid.split_k - first
+            rank, parts = cluster_rank(self.cluster), self.variant.cluster_k
+            begin, end = rank * count // parts, (rank + 1) * count // parts
+            # A part without k tiles takes one past the end, which TMA fills with zeros.
+            first = cutlass.select_(begin < end, first + begin, k_tiles)
+            count = cutlass.select_(begin < end, end - begin, Int32(1))
+        return first, count
 
     @cute.jit
     def load(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, arguments):
@@ -359,38 +371,55 @@ class Kernel:
         return StridedMatrix(arguments[operand], dtype.width // 8, inner, outer, batches, *strides)
 
     @cute.jit
-    def multiply(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, slots, flags, scratch, exchange, arguments):
+    def multiply(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, slots, flags, scratch, arguments):
         """The consumer warpgroups: mainloop and epilogue of their part of every tile, or of every other tile."""
         scheduler = scheduler.clone()
         thread = cute.arch.thread_idx()[0] % WARPGROUP_THREADS
         warpgroup_index = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARPGROUP_THREADS) - 1
         part_m, part_n = warpgroup_index % self.split_m, warpgroup_index // self.split_m % self.split_n
-        tiled_mma = self.tiled_mma()
-        slice_mma = tiled_mma.get_slice(0)
-        operand_a = tiled_mma.make_fragment_A(slice_mma.partition_A(self.part(stages_a, self.wg_m, part_m)))
-        operand_b = tiled_mma.make_fragment_B(slice_mma.partition_B(self.part(stages_b, self.wg_n, part_n)))
+        tiled_mma = self.tiled_mma(self.wg_n)
+        own = tiled_mma.get_slice(0)
+        operand_a = tiled_mma.make_fragment_A(own.partition_A(self.part(stages_a, self.wg_m, part_m)))
+        operand_b = tiled_mma.make_fragment_B(own.partition_B(self.part(stages_b, self.wg_n, part_n)))
         accumulator = cute.make_rmem_tensor(tiled_mma.partition_shape_C((self.wg_m, self.wg_n)), Float32)
         own_slots = cute.local_tile(slots, (*self.slot_shape, STORE_SLOTS), (0, 0, warpgroup_index))
-        store = self.make_store(own_slots, tiled_mma, thread, EPILOGUE_BARRIER + warpgroup_index, arguments)
-        slot_rows, slot_columns = self.wg_m // self.slot_shape[0], self.wg_n // self.slot_shape[1]
+        # What is stored, here or by the CTA that adds up this slice of the tile.
+        slice_n = self.wg_n // self.slices
+        slice_mma = self.tiled_mma(slice_n)
+        total = accumulator
+        if cutlass.const_expr(self.variant.cluster_k > 1):
+            total = cute.make_rmem_tensor(slice_mma.partition_shape_C((self.wg_m, slice_n)), Float32)
+        store = self.make_store(own_slots, slice_mma, thread, EPILOGUE_BARRIER + warpgroup_index, arguments)
+        slot_rows, slot_columns = self.wg_m // self.slot_shape[0], slice_n // self.slot_shape[1]
         partial = None
         if cutlass.const_expr(self.variant.split_k):
-            sharing = warpgroup_index if self.warpgroups > 1 else Int32(0)
+            sharer = warpgroup_index if self.warpgroups > 1 else Int32(0)
+            if self.variant.cluster_k > 1:
+                sharer = sharer * self.slices + cluster_rank(self.cluster)
             partial = PartialSums(
                 scratch + self.facts["scratch"]["counter_bytes"] - split_k.COUNTER_BYTES,
                 scheduler.grid,
-                sharing,
-                self.warpgroups,
+                sharer,
+                self.warpgroups * self.slices,
                 flags + warpgroup_index,
-                self.values,
+                self.values // self.slices,
                 thread,
             )
 
-        sums = None
+        sums, first_slice, holds = None, Int32(0), True
         if cutlass.const_expr(self.variant.cluster_k > 1):
-            threads = CONSUMERS * WARPGROUP_THREADS
+            first_slice = cluster_rank(self.cluster)
+            holds = first_slice < self.slices
             place = warpgroup_index * WARPGROUP_THREADS + thread
-            sums = ClusterSums(exchange, self.variant.cluster_k, self.values, threads, cluster_rank(self.cluster), place)
+            sums = ClusterSums(
+                stages_a.iterator.toint(),
+                self.variant.cluster_k,
+                self.slices,
+                self.values,
+                CONSUMERS * WARPGROUP_THREADS,
+                first_slice,
+                place,
+            )
 
         next_slot = Int32(0)
         state = ring.consumer_state()
@@ -407,17 +436,18 @@ class Kernel:
             if cutlass.const_expr(self.variant.pingpong):
                 turns.wait()
             state = self.mainloop(tiled_mma, accumulator, operand_a, operand_b, ring, state, count, turns)
-            stores = True
             if cutlass.const_expr(self.variant.cluster_k > 1):
-                stores = sums.meet(accumulator) == 1
-            if cutlass.const_expr(self.variant.split_k):
-                stores = scheduler.grid.split_k == 1
-                if scheduler.grid.split_k > 1:
-                    stores = partial.meet(accumulator, work, store.staging.sync) == 1
-            if stores:
-                first_row = (work.tile_m * self.split_m + part_m) * slot_rows
-                first_column = (work.tile_n * self.split_n + part_n) * slot_columns
-                next_slot = store.store(accumulator, first_row, first_column, work.batch, next_slot)
+                sums.meet(accumulator, total)
+            if holds:
+                stores = True
+                if cutlass.const_expr(self.variant.split_k):
+                    stores = scheduler.grid.split_k == 1
+                    if scheduler.grid.split_k > 1:
+                        stores = partial.meet(total, work, store.staging.sync) == 1
+                if stores:
+                    first_row = (work.tile_m * self.split_m + part_m) * slot_rows
+                    first_column = ((work.tile_n * self.split_n + part_n) * self.slices + first_slice) * slot_columns
+                    next_slot = store.store(total, first_row, first_column, work.batch, next_slot)
             if cutlass.const_expr(self.variant.pingpong):
                 state.advance(k_tiles)
                 scheduler.skip_work()
@@ -466,12 +496,12 @@ class Kernel:
             tiled_mma.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
 
-    def tiled_mma(self) -> cute.TiledMma:
-        """One warpgroup's MMA over its part of the tile."""
+    def tiled_mma(self, columns: int) -> cute.TiledMma:
+        """A warpgroup's MMA over `columns` of its part of the tile."""
         majors = [
             OperandMajorMode.MN if tiles.is_mn_major else OperandMajorMode.K for tiles in (self.a_tiles, self.b_tiles)
         ]
-        shape = (64, self.wg_n, 16)
+        shape = (64, columns, 16)
         op = warpgroup.MmaF16BF16Op(self.a_dtype, Float32, shape, warpgroup.OperandSource.SMEM, *majors)
         return cute.make_tiled_mma(cute.make_mma_atom(op), (1, 1, 1))
 
@@ -490,5 +520,6 @@ class Kernel:
         """Rows index * rows to (index + 1) * rows of every stage."""
         return cute.local_tile(stages, (rows, self.tile_k, self.stages), (index, 0, 0))
 
-    def allocate(self, shared: SmemAllocator, dtype, layout: cute.ComposedLayout) -> cute.Tensor:
-        return shared.allocate_tensor(dtype, layout.outer, byte_alignment=1024, swizzle=layout.inner)
+    def tensor_at(self, bytes_: cute.Pointer, dtype, layout: cute.ComposedLayout) -> cute.Tensor:
+        """The swizzled tensor that begins at `bytes_`, a multiple of 1024."""
+        return cute.make_tensor(cute.recast_ptr(bytes_, layout.inner, dtype=dtype), layout.outer)

@@ -25,19 +25,19 @@ class PartialSums(DeviceValues):
       scratch: counters (COUNTER_BYTES), then float32 partial sums: for each part, batch and CTA tile of the grid's whole
         cluster tiles, for each warpgroup, groups of four registers by thread.
       grid: all work.
-      warpgroup_index, warpgroups: this warpgroup among those that share a tile.
+      sharer, sharers: this warpgroup among those that share a tile, in all CTAs that do.
       flag: a word of shared memory of this warpgroup.
       values: float32 that a thread accumulates.
     """
 
-    FIELDS = ("counters", "partials", "grid", "warpgroup_index", "flag", "thread")
+    FIELDS = ("counters", "partials", "grid", "sharer", "flag", "thread")
 
-    def __init__(self, scratch, grid: WorkGrid, warpgroup_index: Int32, warpgroups: int, flag, values: int, thread):
+    def __init__(self, scratch, grid: WorkGrid, sharer: Int32, sharers: int, flag, values: int, thread):
         self.counters = cute.recast_ptr(scratch, dtype=Int32)
         self.partials = scratch.toint() + COUNTER_BYTES
         self.grid = grid
-        self.warpgroup_index = warpgroup_index
-        self.warpgroups = warpgroups
+        self.sharer = sharer
+        self.sharers = sharers
         self.flag = flag
         self.values = values
         self.thread = thread
@@ -47,12 +47,12 @@ class PartialSums(DeviceValues):
         ctas_m = self.grid.tiles_m * self.grid.cluster[0]
         ctas_n = self.grid.tiles_n * self.grid.cluster[1]
         tile = (work.batch * ctas_m + work.tile_m) * ctas_n + work.tile_n
-        return tile * self.warpgroups + self.warpgroup_index
+        return tile * self.sharers + self.sharer
 
     def address(self, work: WorkTile, part: Int32) -> Int64:
         """Where this thread's partial sums of `part` begin."""
         ctas = self.grid.tiles_m * self.grid.tiles_n * self.grid.batches * (self.grid.cluster[0] * self.grid.cluster[1])
-        index = Int64(part) * Int64(ctas * self.warpgroups) + Int64(self.place(work))
+        index = Int64(part) * Int64(ctas * self.sharers) + Int64(self.place(work))
         return self.partials + (index * self.values * WARPGROUP_THREADS + 4 * self.thread) * 4
 
     @cute.jit

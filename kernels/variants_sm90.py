@@ -51,11 +51,16 @@ NONPERSISTENT = [
     hopper(BF16, "kkn", (128, 128), (1, 1), "nonpersistent"),
 ]
 
-# Few tiles and long k: parts of k are separate work. Wide tiles where they suffice, since they read less.
+# Few tiles and long k: parts of k are separate work. Wide tiles read less; clusters add their parts up on chip first, so
+# that fewer sums meet in global memory.
 LONG_K = [
     *(hopper(BF16, majors, (128, 256), (2, 1), split_k=True) for majors in MAJORS),
-    *(hopper(BF16, majors, (128, 128), split_k=True) for majors in MAJORS),
-    *(hopper(F16, majors, (128, 128), split_k=True) for majors in MAJORS),
+    *(
+        hopper(dtypes, majors, tile, (1, 1), "nonpersistent", cluster_k=4, split_k=True)
+        for dtypes, tiles in ((BF16, ((128, 256), (128, 128), (64, 64))), (F16, ((128, 128),)))
+        for tile in tiles
+        for majors in MAJORS
+    ),
 ]
 
 # Thin problems are bound by the copy of the wide operand: many stages, a narrow tile, and enough CTAs to fill the
@@ -69,7 +74,11 @@ THIN = [
         for parts in ((1, 2, 4) if dtypes == BF16 else (2, 4))
     ),
     *(hopper(BF16, majors, (128, width), split_k=True) for majors in TRANSPOSED for width in (16, 64)),
-    *(hopper(BF16, majors, (128, 128), (1, 1), "nonpersistent", cluster_k=2) for majors in ("kkn", "knn")),
+    *(
+        hopper(BF16, majors, (128, 128), (1, 1), "nonpersistent", cluster_k=parts)
+        for majors in ("kkn", "knn")
+        for parts in (2, 4)
+    ),
 ]
 
 # What TMA cannot address. `elements`: operands of any alignment, for pointers that turn out unaligned at run time, so
