@@ -65,6 +65,8 @@ class AsyncOperations:
             name = hb.AgentName(f"the {kind} operations of warp {warp.index}", warp.cta)
             agent = warp.agents.add(name, 32 if per_lane else 1, asynchronous=kind not in GENERIC_PROXY)
             stream = (agent, 0)
+            if kind in ("tcgen05.ld", "tcgen05.st"):
+                warp.agents.waited_streams.add(agent)
             if per_lane:
                 warp.copies = agent
         agent, count = stream
@@ -270,7 +272,9 @@ class AsyncOperations:
             ordered = op.known()[hb.H, access.agent] >= access.time
             hint = "; a tcgen05.fence is missing" if ordered else ""
             text = f"{op.kind} {touch.kind}s {cell}, not ordered after {describe(op.warp.agents, access)}{hint}"
-            error = TensorMemoryNotReady(text, axiom="tensor_fences" if ordered else None, **place)
+            waited = access.agent in op.warp.agents.waited_streams
+            axiom = "tensor_fences_after_wait" if waited else "tensor_fences"
+            error = TensorMemoryNotReady(text, axiom=axiom if ordered else None, **place)
         self.report(error, lines)
 
 

@@ -59,8 +59,11 @@ class Axioms:
     tensor_fences: bool = _axiom(
         12, Tag.ISA_RULE, "tcgen05 operations of different threads are ordered through before_ and after_thread_sync."
     )
+    tensor_fences_after_wait: bool = _axiom(
+        13, Tag.ISA_EXAMPLE, "So are loads and stores of tensor memory that their own thread has waited for."
+    )
     barrier_memory_is_opaque: bool = _axiom(
-        13, Tag.ISA_RULE, "Memory that holds a valid mbarrier is touched by mbarrier operations only."
+        14, Tag.ISA_RULE, "Memory that holds a valid mbarrier is touched by mbarrier operations only."
     )
 
 

@@ -65,6 +65,8 @@ class Agents:
     is_async: np.ndarray = field(default_factory=lambda: np.zeros(512, bool))
     whole_warps: set[int] = field(default_factory=set)
     """Agents that stand for all lanes of a warp."""
+    waited_streams: set[int] = field(default_factory=set)
+    """Streams of tcgen05.ld and .st, whose operations are known to others only after their thread has waited."""
     names: dict[int, AgentName] = field(default_factory=dict)
 
     def add(self, name: AgentName, count: int = 1, *, asynchronous: bool = False) -> int:
