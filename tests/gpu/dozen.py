@@ -3,7 +3,8 @@
     compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 python tests/gpu/dozen.py
     compute-sanitizer --tool synccheck --report-api-errors no --error-exitcode 9 python tests/gpu/dozen.py
 
-The loader asks the driver for one parameter more than a kernel has, to learn that there is none: an API error by design.
+The loader asks the driver for one parameter more than a kernel has, to learn that there is none: an API error.
+
 References are made on the host, so that the checker watches our kernels and little else.
 """
 
