@@ -9,11 +9,11 @@ lanes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .errors import PtxSyntaxError
 from .instruction_table import form_of
-from .ptx_parser import Address, Instruction, Kernel, Label, Negated, Pair, Register, SpecialRegister, Vector
+from .ptx_parser import Address, Immediate, Instruction, Kernel, Label, Negated, Pair, Register, SpecialRegister, Vector
 
 EXIT = -1
 
@@ -123,6 +123,8 @@ def build_blocks(kernel: Kernel, split_polls: bool = False) -> list[Block]:
         blocks.append(block)
     _thread_jumps(blocks)
     _keep_reachable(blocks)
+    for block in blocks:
+        _copy_constants(block)
     return blocks
 
 
@@ -168,6 +170,22 @@ def _keep_reachable(blocks: list[Block]) -> None:
                     blocks[successor].predecessors.append(block.index)
         else:
             block.instructions, block.successors, block.branch = [], [], None
+
+
+def _copy_constants(block: Block) -> None:
+    """`mov` of a register that holds a constant becomes `mov` of the constant: compilers take the zero of an
+    accumulator for the zero of a loop counter, which must not become one value per lane for that."""
+    constants: dict[str, Immediate] = {}
+    for index, instruction in enumerate(block.instructions):
+        plain = instruction.guard is None and instruction.parts[0] == "mov" and len(instruction.operands) == 2
+        if plain and isinstance(instruction.operands[1], Register) and instruction.operands[1].name in constants:
+            constant = constants[instruction.operands[1].name]
+            instruction = replace(instruction, operands=(instruction.operands[0], constant))
+            block.instructions[index] = instruction
+        for name in definitions(instruction):
+            constants.pop(name, None)
+        if plain and isinstance(instruction.operands[1], Immediate) and isinstance(instruction.operands[0], Register):
+            constants[instruction.operands[0].name] = instruction.operands[1]
 
 
 def immediate_post_dominators(blocks: list[Block]) -> list[int]:
@@ -443,7 +461,10 @@ class Analysis:
                 continue
             for inner in set().union(*reaches):
                 spinning = inner in set().union(*(self._reach(s, stop) for s in self.blocks[inner].successors))
-                if spinning and any(polls(i) for i in self.blocks[inner].instructions):
+                polling = [i for i in self.blocks[inner].instructions if polls(i)]
+                if not all(reaches):  # lanes leave a loop: those still in it may want a lock that those outside hold
+                    polling = [i for i in polling if i.parts[0] != "mbarrier"]
+                if spinning and polling:
                     return True
         return False
 

@@ -47,7 +47,7 @@ def wgmma(emitter: Emitter, instruction: Instruction) -> None:
     names = [emitter.name(emitter.definition(r)) for r in d.items]
     scale_d, how = emitter.predicate(rest[0])
     if how != "scalar":
-        raise emitter.unsupported("scale-d that differs between lanes")
+        scale_d = f"warp.one_predicate({emitter.predicate_bits(rest[0])})"
     numbers = [o.value for o in rest[1:]]  # imm-scale-a, imm-scale-b, imm-trans-a, imm-trans-b
     numbers += [1, 1][len(numbers) :] if len(numbers) < 2 else []
     in_registers = isinstance(a, Vector)

@@ -141,6 +141,11 @@ class WarpMatrix(WarpMemory):
     def warpgroup(self) -> Warpgroup:
         return self.cta.warpgroups[self.index // 4]
 
+    def one_predicate(self, bits: int) -> bool:
+        if bits & self.live not in (0, self.live):
+            raise BrokenAligned("the predicate of a wgmma differs between lanes")
+        return bits & self.live != 0
+
     def one_value(self, values) -> int:
         if (values != values[0]).any():
             raise BrokenAligned("a matrix descriptor differs between lanes")
