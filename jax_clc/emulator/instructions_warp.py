@@ -78,6 +78,10 @@ def redux(emitter: Emitter, instruction: Instruction) -> None:
     parts = instruction.parts
     d, a, members = instruction.operands
     kind, operation = parts[-1], parts[2]
+    if kind == "f32" and operation in ("min", "max"):
+        lanes = f"{emitter.vector(a, 'f32')}, {emitter.raw(members, 'u32')}, {emitter.mask}"
+        emitter.put(d, f"warp.reduce_float({operation!r}, {'abs' in parts}, {'NaN' in parts}, {lanes})", "u32", True)
+        return
     if kind not in ("u32", "s32", "b32"):
         raise emitter.unsupported()
     text = f"warp.reduce({operation!r}, {emitter.vector(a, kind)}, {emitter.raw(members, 'u32')}, {emitter.mask})"

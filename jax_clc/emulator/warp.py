@@ -279,3 +279,15 @@ class Warp(WarpTensorMemory, WarpMatrix):
             "xor": np.bitwise_xor.reduce,
         }
         return int(functions[operation](active)) & FULL
+
+    def reduce_float(self, operation, absolute, keep_nan, values, members, mask) -> int:
+        """redux.sync of f32, as bits. Without .NaN a NaN counts only where every value is one."""
+        self.check_members(members, mask)
+        active = values[LANES[mask]]
+        if absolute:
+            active = np.abs(active)
+        if operation == "min":
+            result = np.minimum.reduce(active) if keep_nan else np.fmin.reduce(active)
+        else:
+            result = np.maximum.reduce(active) if keep_nan else np.fmax.reduce(active)
+        return int(np.float32(result).view(np.uint32)) if not np.isnan(result) else 0x7FFFFFFF
