@@ -1,4 +1,4 @@
-"""Kernels from elsewhere run right, and are judged by the rules of the ISA: what only our axioms forbid is `unproven`."""
+"""Kernels from elsewhere run right, and are judged by the rules of the ISA; what only our axioms forbid is unproven."""
 
 from pathlib import Path
 
