@@ -127,8 +127,8 @@ def expect(barrier: cute.Pointer, size_bytes: int, *, loc=None, ip=None):
 
 @dsl_user_op
 def fence_release_shared(*, loc=None, ip=None):
-    """What this thread has done to its CTA's shared memory comes before what another thread of the cluster does after it
-    has seen this thread's next (relaxed) arrival and fenced."""
+    """What this thread has done to its CTA's shared memory comes before what another thread of the cluster does after
+    it has seen this thread's next (relaxed) arrival and fenced."""
     assemble("fence.release.sync_restrict::shared::cta.cluster;", [], loc=loc, ip=ip)
 
 

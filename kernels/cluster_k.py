@@ -1,9 +1,9 @@
 """Parts of k in the CTAs of one cluster: partial sums meet in shared memory.
 
-For problems of few tiles, where one CTA for each tile would leave SMs without work and the copy of a wide operand to one
-CTA at a time could not fill the memory's bandwidth. Nothing passes through global memory and no counter has to be
-cleared. Every CTA of the cluster adds up a slice of the tile's columns, the parts in the order of the ranks, so the bits
-are always the same; a tile too narrow for so many slices is left to the first CTAs.
+For problems of few tiles, where one CTA for each tile would leave SMs without work and the copy of a wide operand to
+one CTA at a time could not fill the memory's bandwidth. Nothing passes through global memory and no counter has to be
+cleared. Every CTA of the cluster adds up a slice of the tile's columns, the parts in the order of the ranks, so the
+bits are always the same; a tile too narrow for so many slices is left to the first CTAs.
 """
 
 import cutlass
@@ -51,8 +51,9 @@ class ClusterSums(DeviceValues):
 
     @cute.jit
     def meet(self, accumulator: cute.Tensor, total: cute.Tensor):
-        """All accumulating threads of the cluster; the others pass the same two cluster barriers (`pass_by`). Leaves the
-        sums of its slice in `total`, in the CTAs that have one. No CTA touches another's shared memory afterwards."""
+        """All accumulating threads of the cluster; the others pass the same two cluster barriers (`pass_by`). Leaves
+        the sums of its slice in `total`, in the CTAs that have one. No CTA touches another's shared memory
+        afterwards."""
         cluster_barrier()  # every CTA has read its last stage
         for slice_ in cutlass.range_constexpr(self.slices):
             for i in cutlass.range_constexpr(0, self.values, 4):

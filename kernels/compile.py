@@ -1,4 +1,4 @@
-"""Compiles the variants into cubins, compressed PTX and manifest.json: `python -m kernels.compile --out jax_clc/cubins`.
+"""Compiles the variants into cubins, PTX and manifest.json: `python -m kernels.compile --out jax_clc/cubins`.
 
 Every variant is compiled in a process of its own (the DSL is not thread-safe), from a fork server that has the DSL
 imported. Results are cached by kernel sources, variant and toolchain, so that a second build copies files.
@@ -213,9 +213,10 @@ def cached_entry(variant: Variant) -> dict | None:
 
 
 def compile_all(variants: list[Variant], workers: int) -> None:
-    """Compiles what the cache lacks, with a line of progress for each; the first failure names its variant and ends it."""
+    """Compiles what the cache lacks, with a line of progress for each; the first failure names its variant."""
     missing = [variant for variant in variants if cached_entry(variant) is None]
-    print(f"kernels: {len(variants)} wanted, {len(variants) - len(missing)} cached, {len(missing)} to compile", flush=True)
+    cached = len(variants) - len(missing)
+    print(f"kernels: {len(variants)} wanted, {cached} cached, {len(missing)} to compile", flush=True)
     if not missing:
         return
     context = multiprocessing.get_context("forkserver")

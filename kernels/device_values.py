@@ -26,6 +26,6 @@ class DeviceValues:
         return copy
 
     def clone(self):
-        """A copy whose changes this object does not see. A function that changes an argument of the caller's takes one: the
-        caller may be a branch, whose values must not leak into its other branch."""
+        """A copy whose changes this object does not see. A function that changes an argument of the caller's takes one:
+        the caller may be a branch, whose values must not leak into its other branch."""
         return self.__new_from_mlir_values__(self.__extract_mlir_values__())

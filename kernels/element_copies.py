@@ -1,8 +1,8 @@
 """Operands of any alignment, without tensor maps: loads into the swizzled stages, stores out of the staging slots.
 
-A tile in shared memory is a stack of lines of 128 bytes, 8 chunks of 16 bytes each; the swizzle puts chunk c of line i in
-place c xor (i mod 8), as TMA's 128-byte swizzle does. A line is 64 16-bit elements along the contiguous axis, so it is a
-piece of one row of global memory, at any even address.
+A tile in shared memory is a stack of lines of 128 bytes, 8 chunks of 16 bytes each; the swizzle puts chunk c of line i
+in place c xor (i mod 8), as TMA's 128-byte swizzle does. A line is 64 16-bit elements along the contiguous axis, so it
+is a piece of one row of global memory, at any even address.
 """
 
 import cutlass
@@ -92,8 +92,8 @@ class ElementLoad(DeviceValues):
                 memory.store_shared_16_bytes(chunk_address(stage, line, self.chunk), [result[j] for j in range(4)])
 
     def locate(self, index: int, first_row: Int32, first_k: Int32, batch: Int32):
-        """Where this thread's chunk `index` is: (address rounded down to 16, bytes past it, valid elements, whether both
-        16-byte words around it lie in the matrix and all 8 elements are valid)."""
+        """Where this thread's chunk `index` is: (address rounded down to 16, bytes past it, valid elements, whether
+        both 16-byte words around it lie in the matrix and all 8 elements are valid)."""
         line = self.line + index * (128 // CHUNKS)
         within = self.chunk * 8
         if self.lines_are_rows:

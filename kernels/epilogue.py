@@ -20,7 +20,7 @@ LINES_AT_ONCE = 4  # lines that a warp reads before it stores them
 
 
 def slot_shape(tile_n: int, element_bytes: int) -> tuple[int, int]:
-    """(rows, columns) of one store: 64 rows by as many columns as a 128-byte line of the swizzle holds and tile_n divides."""
+    """(rows, columns) of one store: 64 rows, and as many columns as a 128-byte line holds and tile_n divides."""
     columns = LINE_BYTES // element_bytes
     while tile_n % columns:
         columns //= 2
@@ -111,13 +111,13 @@ class TmaStore(DeviceValues):
 
     @cute.jit
     def store(self, accumulator: cute.Tensor, first_row: Int32, first_column: Int32, batch: Int32, next_slot: Int32):
-        """Stores the tile whose upper left slot is (first_row, first_column), in slots; returns the ring's next slot."""
+        """Stores the tile whose first slot is (first_row, first_column), in slots; returns the ring's next slot."""
         rows, columns = self.staging.pieces(accumulator)
         for row in cutlass.range_constexpr(rows):
             for column in cutlass.range_constexpr(columns):
                 if self.staging.warp == 0:
-                    # Groups belong to the thread that stores, always the same one: all but the latest have been read, the
-                    # next slot's among them.
+                    # Groups belong to the thread that stores, always the same one: all but the latest have been read,
+                    # the next slot's among them.
                     with cute.arch.elect_one():
                         cute.arch.cp_async_bulk_wait_group(self.staging.slot_count - 1, read=True)
                 self.staging.sync()
@@ -147,8 +147,8 @@ class TmaStore(DeviceValues):
 class ElementStore(DeviceValues):
     """Stores of one warpgroup line by line, for a D of any alignment and strides.
 
-    A warp writes 16 lines of each slot. One barrier for each slot is enough while there are two of them: who fills a slot
-    again has passed the barrier of the slot between, which everybody reaches after reading the first.
+    A warp writes 16 lines of each slot. One barrier for each slot is enough while there are two of them: who fills a
+    slot again has passed the barrier of the slot between, which everybody reaches after reading the first.
 
     Args:
       matrix: D; its contiguous axis is n, or m if `d_is_m_major`.
@@ -166,11 +166,11 @@ class ElementStore(DeviceValues):
         self.slots_address = slots.iterator.toint()
         self.line_elements = LINE_BYTES // self.element_bytes
         if staging.slot_count != 2 or (self.rows if d_is_m_major else self.columns) % self.line_elements:
-            raise ValueError(f"slots of {self.rows} x {self.columns} elements do not consist of {LINE_BYTES}-byte lines")
+            raise ValueError(f"slots of {self.rows} x {self.columns} elements are not made of {LINE_BYTES}-byte lines")
 
     @cute.jit
     def store(self, accumulator: cute.Tensor, first_row: Int32, first_column: Int32, batch: Int32, next_slot: Int32):
-        """Stores the tile whose upper left slot is (first_row, first_column), in slots; returns the ring's next slot."""
+        """Stores the tile whose first slot is (first_row, first_column), in slots; returns the ring's next slot."""
         rows, columns = self.staging.pieces(accumulator)
         slot_bytes = self.rows * self.columns * self.element_bytes
         for row in cutlass.range_constexpr(rows):
@@ -213,7 +213,7 @@ class ElementStore(DeviceValues):
             self.store_pairs(address, word, left, lane)
 
     def store_pairs(self, address, word: Int32, left: Int32, lane: Int32) -> None:
-        """One line of 16-bit elements, lane i holding elements 2i and 2i + 1, the first `left` of them, in 4-byte stores.
+        """One line of 16-bit elements, of which lane i holds 2i and 2i + 1: the first `left`, in 4-byte stores.
 
         Where the line starts 2 bytes past a multiple of 4, the pairs are those of elements 2i + 1 and 2i + 2, and the
         first and last element go alone."""

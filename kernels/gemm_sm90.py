@@ -1,9 +1,10 @@
 """Hopper GEMM kernel: D[m, n, l] = sum over k of A[m, k, l] B[n, k, l], warp-specialised.
 
 One warp loads A and B tiles by TMA into a ring of stages, multicast to the CTAs of the cluster that share them. Two
-consumer warpgroups multiply with wgmma, accumulating in registers: on halves of one tile (cooperative), or on a tile each,
-in turns, so that the epilogue of one runs under the mainloop of the other (ping-pong). All walk the tiles that the tile
-scheduler hands out. Operands or results that TMA cannot address are copied by threads instead (`element_copies`).
+consumer warpgroups multiply with wgmma, accumulating in registers: on halves of one tile (cooperative), or on a tile
+each, in turns, so that the epilogue of one runs under the mainloop of the other (ping-pong). All walk the tiles that
+the tile scheduler hands out. Operands or results that TMA cannot address are copied by threads instead
+(`element_copies`).
 """
 
 import math
@@ -17,7 +18,6 @@ from cutlass.memory import SmemAllocator
 
 from kernels import epilogue, split_k, tile_scheduler_sm90, tile_trace
 from kernels.cluster_k import ClusterSums, pass_by, slices_of
-from kernels.device_values import DeviceValues
 from kernels.element_copies import ElementLoad, StridedMatrix
 from kernels.load_pipeline import LoadPipeline
 from kernels.parameters import describe_parameters
@@ -25,6 +25,7 @@ from kernels.raster import tiles_along
 from kernels.split_k import PartialSums
 from kernels.tile_scheduler import WorkGrid, cluster_rank
 from kernels.tma_copies import OperandTiles, coordinates, store_tensor_map
+from kernels.turns import Turns
 from kernels.variant import Variant
 
 SHARED_MEMORY_BYTES = 232448  # what one CTA may take of an SM
@@ -37,34 +38,6 @@ MOST_STAGES = 12  # enough to cover the memory's latency with the narrowest tile
 STORE_SLOTS = 2  # staging slots of each consumer warpgroup: one is filled while the other is read
 LOAD_WARP, SCHEDULER_WARP = 0, 1
 EPILOGUE_BARRIER = 1  # named barriers: one for each consumer warpgroup
-TURN_BARRIER = 3  # named barriers of ping-pong: one for each consumer warpgroup
-
-
-class Turns(DeviceValues):
-    """Ping-pong: when a consumer warpgroup may use the tensor cores.
-
-    The turns matter for more than speed. A stage's full barrier names its phase by parity alone, so a warpgroup may wait
-    for its tile's stages only when the other has seen all of the tile before filled.
-    """
-
-    FIELDS = ("warpgroup_index",)
-
-    def __init__(self, warpgroup_index: Int32):
-        self.warpgroup_index = warpgroup_index
-
-    @cute.jit
-    def start(self):
-        """Warpgroup 1 opens the first turn of warpgroup 0."""
-        if self.warpgroup_index == 1:
-            self.pass_on()
-
-    def wait(self) -> None:
-        barrier = TURN_BARRIER + self.warpgroup_index
-        cute.arch.barrier(barrier_id=barrier, number_of_threads=2 * WARPGROUP_THREADS)
-
-    def pass_on(self) -> None:
-        barrier = TURN_BARRIER + 1 - self.warpgroup_index
-        cute.arch.barrier_arrive(barrier_id=barrier, number_of_threads=2 * WARPGROUP_THREADS)
 
 
 class Kernel:
@@ -91,7 +64,8 @@ class Kernel:
         plain = variant.schedule == "nonpersistent" and self.sharing_ctas == 1 and self.tile_m <= 128
         if variant.cluster_k > 1 and (not plain or self.loads_elements):
             raise ValueError(f"{variant}: cluster_k is for one tile of TMA operands in each cluster")
-        # Warpgroups of a cooperative kernel split the tile by rows, and 64-row tiles, which wgmma cannot cut, by columns.
+        # Warpgroups of a cooperative kernel split the tile by rows, and 64-row tiles, which wgmma cannot cut, by
+        # columns.
         split = (1, 1) if variant.pingpong else (2, 1) if self.tile_m >= 128 else (1, 2)
         self.split_m, self.split_n = split
         self.wg_m, self.wg_n = self.tile_m // self.split_m, self.tile_n // self.split_n
@@ -101,7 +75,8 @@ class Kernel:
         # Where CTAs share a tile by parts of k, each adds up and stores a slice of the columns.
         self.slices = slices_of(self.wg_n, variant.cluster_k) if variant.cluster_k > 1 else 1
         self.slot_shape, self.stages = self.share_out_shared_memory()
-        exchange = ClusterSums.exchange_bytes(variant.cluster_k, self.slices, self.values, CONSUMERS * WARPGROUP_THREADS)
+        threads = CONSUMERS * WARPGROUP_THREADS
+        exchange = ClusterSums.exchange_bytes(variant.cluster_k, self.slices, self.values, threads)
         if variant.cluster_k > 1 and exchange > self.stages * self.stage_bytes:
             raise ValueError(f"{variant}: {exchange} bytes of sums do not fit where the stages lie")
         # An accumulator of 160 registers and more leaves too few for everything else at 232.
@@ -115,7 +90,7 @@ class Kernel:
         self.facts = self.scratch_facts()
 
     def share_out_shared_memory(self) -> tuple[tuple[int, int], int]:
-        """(Rows, columns) of a staging slot and the number of stages: slots are halved where that makes room for a stage."""
+        """(Rows, columns) of a staging slot, and stages: slots are halved where that makes room for a stage."""
         shape = epilogue.slot_shape(self.wg_n // self.slices, self.d_dtype.width // 8)
         choices = []
         for columns in (shape[1], shape[1] // 2):
@@ -201,7 +176,7 @@ class Kernel:
 
     @cute.kernel
     def kernel(self, arguments: dict):
-        m, n, k, l = (arguments[name] for name in "mnkl")
+        m, n, k, batches = (arguments[name] for name in "mnkl")
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == LOAD_WARP:
             for name in ("tensor_map_a", "tensor_map_b", "tensor_map_d"):
@@ -211,7 +186,8 @@ class Kernel:
         shared = SmemAllocator()
         stages = shared.allocate_array(cutlass.Uint8, self.stages * self.stage_bytes, byte_alignment=1024)
         stages_a = self.tensor_at(stages, self.a_dtype, self.a_tiles.layout(self.stages))
-        stages_b = self.tensor_at(stages + self.stages * self.a_tiles.bytes, self.b_dtype, self.b_tiles.layout(self.stages))
+        after_a = stages + self.stages * self.a_tiles.bytes
+        stages_b = self.tensor_at(after_a, self.b_dtype, self.b_tiles.layout(self.stages))
         slot_bytes = self.slot_shape[0] * self.slot_shape[1] * self.d_dtype.width // 8
         slots = shared.allocate_array(cutlass.Uint8, CONSUMERS * STORE_SLOTS * slot_bytes, byte_alignment=1024)
         slots = self.tensor_at(slots, self.d_dtype, self.slot_layout(CONSUMERS * STORE_SLOTS))
@@ -227,11 +203,11 @@ class Kernel:
         k_tiles = (k + self.tile_k - 1) // self.tile_k
         parts = Int32(1)
         if cutlass.const_expr(self.variant.split_k):
-            tiles = tiles_along(m, self.tile_m, self.cluster_m) * tiles_along(n, self.tile_n, self.cluster_n) * l
+            tiles = tiles_along(m, self.tile_m, self.cluster_m) * tiles_along(n, self.tile_n, self.cluster_n) * batches
             places = tiles * (self.sharing_ctas * self.warpgroups * self.slices)
             parts = split_k.parts_that_fit(arguments["split_k"], k_tiles, places)
         raster = arguments["raster_group"], arguments["raster_along"]
-        grid = WorkGrid(m, n, l, self.variant.cta_tile, self.cluster, *raster, parts)
+        grid = WorkGrid(m, n, batches, self.variant.cta_tile, self.cluster, *raster, parts)
         scratch = arguments["scratch"] if self.uses_scratch else None
         scheduler = self.make_scheduler(shared, grid, scratch)
         if warp == LOAD_WARP:
@@ -311,14 +287,14 @@ class Kernel:
 
     @cute.jit
     def load(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, arguments):
-        """The load warp: every k tile of every work tile, A and B into the next free stage of this CTA and its peers."""
+        """The load warp: every k tile of every work tile, into the next free stage of this CTA and its peers."""
         scheduler = scheduler.clone()
-        m, n, k, l = (arguments[name] for name in "mnkl")
+        m, n, k, batches = (arguments[name] for name in "mnkl")
         map_a, map_b = arguments["tensor_map_a"], arguments["tensor_map_b"]
         rank = cluster_rank(self.cluster)
         place_m, place_n = rank % self.cluster_m, rank // self.cluster_m % self.cluster_n
-        source_a, target_a = self.a_tiles.partition(map_a, stages_a, self.stages, (m, k, l), place_n)
-        source_b, target_b = self.b_tiles.partition(map_b, stages_b, self.stages, (n, k, l), place_m)
+        source_a, target_a = self.a_tiles.partition(map_a, stages_a, self.stages, (m, k, batches), place_n)
+        source_b, target_b = self.b_tiles.partition(map_b, stages_b, self.stages, (n, k, batches), place_m)
         # CTA rank is m + cluster_m * n: A is shared along n, B along m.
         mask_a = cutlass.Int16(sum(1 << (self.cluster_m * i) for i in range(self.cluster_n)) << place_m)
         mask_b = cutlass.Int16(((1 << self.cluster_m) - 1) << (place_n * self.cluster_m))
@@ -343,10 +319,10 @@ class Kernel:
     def load_elements(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, arguments):
         """The producer warpgroup where TMA cannot address the operands: its threads copy them."""
         scheduler = scheduler.clone()
-        m, n, k, l = (arguments[name] for name in "mnkl")
+        m, n, k, batches = (arguments[name] for name in "mnkl")
         thread = cute.arch.thread_idx()[0]
-        load_a = self.element_load("a", self.a_tiles, arguments, m, k, l, thread)
-        load_b = self.element_load("b", self.b_tiles, arguments, n, k, l, thread)
+        load_a = self.element_load("a", self.a_tiles, arguments, m, k, batches, thread)
+        load_b = self.element_load("b", self.b_tiles, arguments, n, k, batches, thread)
         base_a, base_b = stages_a.iterator.toint(), stages_b.iterator.toint()
         state = ring.producer_state()
         work = scheduler.initial_work()
@@ -456,13 +432,15 @@ class Kernel:
 
     def make_store(self, slots: cute.Tensor, tiled_mma, thread, barrier_id, arguments: dict):
         """The warpgroup's way out: by TMA, or line by line for a D that TMA cannot address."""
-        m, n, l = (arguments[name] for name in "mnl")
+        m, n, batches = (arguments[name] for name in "mnl")
         staging = epilogue.Staging(slots, STORE_SLOTS, self.d_dtype, self.d_is_m_major, tiled_mma, thread, barrier_id)
         if self.stores_elements:
             inner, outer = (m, n) if self.d_is_m_major else (n, m)
-            matrix = self.strided_matrix("d", self.d_dtype, arguments, inner, outer, l)
+            matrix = self.strided_matrix("d", self.d_dtype, arguments, inner, outer, batches)
             return epilogue.ElementStore(staging, matrix, slots, self.d_is_m_major)
-        return epilogue.TmaStore(staging, arguments["tensor_map_d"], coordinates((m, n, l), self.d_is_m_major), slots)
+        return epilogue.TmaStore(
+            staging, arguments["tensor_map_d"], coordinates((m, n, batches), self.d_is_m_major), slots
+        )
 
     @cute.jit
     def mainloop(self, tiled_mma, accumulator, operand_a, operand_b, ring: LoadPipeline, state, k_tiles, turns):

@@ -9,9 +9,9 @@ from cutlass.cutlass_dsl import dsl_user_op
 def _assemble(text: str, operands: list, constraints: list[str], results: int, loc, ip) -> list[Int32]:
     """A volatile inline-assembly block with `results` 32-bit results."""
     i32 = Int32.mlir_type
-    kind = None if results == 0 else i32 if results == 1 else ir.Type.parse(f"!llvm.struct<({', '.join(['i32'] * results)})>")
+    several = ir.Type.parse(f"!llvm.struct<({', '.join(['i32'] * results)})>") if results > 1 else i32
     block = llvm.inline_asm(
-        kind,
+        several if results else None,
         [operand.ir_value(loc=loc, ip=ip) for operand in operands],
         text,
         ",".join([*["=&r"] * results, *constraints, "~{memory}"]),

@@ -63,7 +63,7 @@ def _describe(name: str, argument: object, tma_infos: dict[str, object], multica
 
 
 def _share_of_box(box: list[int], sharers: int) -> list[int]:
-    """What each of `sharers` CTAs loads of a box: a part along the outermost axis, further in where that is too small."""
+    """What each of `sharers` CTAs loads of a box: a part along the outermost axis, further in if that is too small."""
     share = list(box)
     for axis in reversed(range(len(box))):
         factor = min(sharers, box[axis])
@@ -145,7 +145,8 @@ def _entry_parameter_lines(ptx: str) -> list[str]:
 
 
 def _ptx_parameter(line: str) -> dict:
-    match = re.match(r"\s*\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\S*(?:\s+\.\w+)*(?:\s+\d+)?\s+)?[\w$]+(?:\[(\d+)\])?", line)
+    alignment, pointer = r"(?:\.align\s+(\d+)\s+)?", r"(?:\.ptr\S*(?:\s+\.\w+)*(?:\s+\d+)?\s+)?"
+    match = re.match(rf"\s*\.param\s+{alignment}\.(\w+)\s+{pointer}[\w$]+(?:\[(\d+)\])?", line)
     if match is None or match[2] not in PTX_TYPE_BYTES:
         raise ValueError(f"cannot read the PTX parameter {line.strip()!r}")
     element_bytes = PTX_TYPE_BYTES[match[2]]
@@ -163,7 +164,8 @@ def launch_facts(host_code: str, ptx: str) -> dict[str, int]:
     """
     field = re.search(rf"(%\d+) = llvm\.getelementptr %\d+\[0, 2\] : .*{LAUNCH_CONFIG}", host_code)
     stored = field and re.search(rf"llvm\.store (%\d+), {field[1]} : i64", host_code[field.end() :])
-    definitions = stored and re.findall(rf"^ *{stored[1]} = llvm\.mlir\.constant\((\d+) : i64\)", host_code[: field.end()], re.M)
+    definition = rf"^ *{stored[1]} = llvm\.mlir\.constant\((\d+) : i64\)" if stored else ""
+    definitions = re.findall(definition, host_code[: field.end()], re.MULTILINE) if stored else []
     threads = re.search(r"\.reqntid (\d+), 1, 1", ptx)
     if not definitions or threads is None:
         raise ValueError("cannot read shared memory and threads from the DSL's launch")

@@ -12,8 +12,8 @@ through the same lines.
 def cluster_tile(linear, tiles_m, tiles_n, raster_group, raster_along):
     """The (tile_m, tile_n, batch) that the linear index `linear` stands for.
 
-    For every `tiles_m`, `tiles_n`, `raster_group` >= 1, the indices 0 to tiles_m * tiles_n * batches - 1 meet every tile
-    exactly once. Indices at or past the end give a batch at or past the number of batches, never a wrong tile.
+    For every `tiles_m`, `tiles_n`, `raster_group` >= 1, the indices 0 to tiles_m * tiles_n * batches - 1 meet every
+    tile exactly once. Indices at or past the end give a batch at or past the number of batches, never a wrong tile.
 
     Args:
       linear: linear index of the cluster tile, at least 0.

@@ -1,9 +1,9 @@
 """Split-K: partial sums of one tile, meeting in global memory, the same bits whoever comes first.
 
-Every part of k is a work tile of its own. The parts of a tile add up in a binary tree: parts 0 and 1, 2 and 3, then 0-1 and
-2-3, and so on. Of two that meet, the first to come leaves its sums in scratch and is done; the second adds them to its own
-and goes on upwards; who reaches the top stores the result. Nobody waits for anybody. A sum of two does not depend on
-their order, and the tree is fixed: so the bits are too.
+Every part of k is a work tile of its own. The parts of a tile add up in a binary tree: parts 0 and 1, 2 and 3, then 0-1
+and 2-3, and so on. Of two that meet, the first to come leaves its sums in scratch and is done; the second adds them to
+its own and goes on upwards; who reaches the top stores the result. Nobody waits for anybody. A sum of two does not
+depend on their order, and the tree is fixed: so the bits are too.
 """
 
 import cutlass
@@ -22,8 +22,8 @@ class PartialSums(DeviceValues):
     """One warpgroup's side of it.
 
     Args:
-      scratch: counters (COUNTER_BYTES), then float32 partial sums: for each part, batch and CTA tile of the grid's whole
-        cluster tiles, for each warpgroup, groups of four registers by thread.
+      scratch: counters (COUNTER_BYTES), then float32 partial sums: for each part, batch and CTA tile of the grid's
+        whole cluster tiles, for each warpgroup, groups of four registers by thread.
       grid: all work.
       sharer, sharers: this warpgroup among those that share a tile, in all CTAs that do.
       flag: a word of shared memory of this warpgroup.
@@ -57,7 +57,7 @@ class PartialSums(DeviceValues):
 
     @cute.jit
     def meet(self, accumulator: cute.Tensor, work: WorkTile, sync) -> Int32:
-        """Goes up the tree as far as it can; returns 1 to the warpgroup that ends with the whole sum in its accumulators."""
+        """Goes up the tree as far as it can; returns 1 to the warpgroup that ends with the whole sum."""
         node = work.split  # the first part in the subtree whose sum the accumulators hold
         step = Int32(1)
         goes_on = Int32(1)
@@ -65,7 +65,7 @@ class PartialSums(DeviceValues):
             sibling = node ^ step
             if sibling < self.grid.split_k:
                 self.leave(accumulator, self.address(work, node))
-                sync()  # all of the warpgroup's sums are written, as far as this CTA sees; the atomic carries that further
+                sync()  # the whole warpgroup's sums are written, seen from this CTA; the atomic carries that further
                 # Two siblings meet at the counter of the right one: no other pair of the tree has it.
                 meeting = cutlass.select_(node < sibling, sibling, node)
                 goes_on = self.arrive(self.place(work) * self.grid.split_k + meeting, sync)

@@ -1,4 +1,4 @@
-"""Tile schedulers: who computes which cluster tile. One interface, so that a kernel body does not know which one answers.
+"""Tile schedulers: who computes which cluster tile. One interface: a kernel body does not know which one answers.
 
 A kernel makes one scheduler in every warp and walks the same loop whatever the schedule:
 
@@ -166,7 +166,7 @@ def launched_cluster(cluster: tuple[int, ...]) -> Int32:
 
 
 def leave_cluster_together(cluster: tuple[int, ...]) -> None:
-    """Cluster barrier before exit: no CTA may leave while a peer can still signal it or write into its shared memory."""
+    """Cluster barrier before exit: no CTA leaves while a peer can still signal it or write into its shared memory."""
     if math.prod(cluster) > 1:
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()

@@ -1,9 +1,9 @@
 """The `dynamic` tile scheduler: tiles claimed at run time from a counter in global memory (Hopper).
 
 One atomic for each tile, the first one too: a first tile fixed by grid position would wait for its cluster to become
-resident when other work holds SMs. The claimed number travels as a work record, like an answer of Cluster Launch Control:
-the scheduler warp of the first CTA stores it into every CTA of the cluster, each store completing its bytes on the
-barrier there. Throttle, depth and release are the work pipeline's.
+resident when other work holds SMs. The claimed number travels as a work record, like an answer of Cluster Launch
+Control: the scheduler warp of the first CTA stores it into every CTA of the cluster, each store completing its bytes on
+the barrier there. Throttle, depth and release are the work pipeline's.
 """
 
 import cutlass.cute as cute

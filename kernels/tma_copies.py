@@ -71,7 +71,7 @@ class OperandTiles:
             cute.copy(tensor_map, source, target, tma_bar_ptr=barrier)
 
 
-def store_tensor_map(tensor: cute.Tensor, slot_layout: cute.ComposedLayout, slot_shape: tuple[int, int]) -> cpasync.TmaInfo:
+def store_tensor_map(tensor: cute.Tensor, slot_layout: cute.ComposedLayout, slot_shape: tuple) -> cpasync.TmaInfo:
     """TMA store of one staging slot of D."""
     layout = cute.slice_(slot_layout, (None, None, 0))
     return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), tensor, layout, slot_shape)

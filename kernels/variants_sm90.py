@@ -51,8 +51,8 @@ NONPERSISTENT = [
     hopper(BF16, "kkn", (128, 128), (1, 1), "nonpersistent"),
 ]
 
-# Few tiles and long k: parts of k are separate work. Wide tiles read less; clusters add their parts up on chip first, so
-# that fewer sums meet in global memory.
+# Few tiles and long k: parts of k are separate work. Wide tiles read less; clusters add their parts up on chip first,
+# so that fewer sums meet in global memory.
 LONG_K = [
     *(hopper(BF16, majors, (128, 256), (2, 1), split_k=True) for majors in MAJORS),
     *(
