@@ -511,8 +511,8 @@ class _Body:
             if not isinstance(guard, Register):
                 raise PtxSyntaxError(f"guard {match.group(2)!r} is not a declared predicate", line=line)
             text = text[match.end() :]
-        opcode, _, rest = text.partition(" ")
-        operands = tuple(self._operand(part, scopes, labels, line) for part in split_operands(rest))
+        opcode = re.match(r"[^\s{\[(]*", text).group()  # type: ignore[union-attr]
+        operands = tuple(self._operand(part, scopes, labels, line) for part in split_operands(text[len(opcode) :]))
         return Instruction(line, opcode, operands, guard, negated)
 
     def _operand(self, text: str, scopes, labels, line: int):
