@@ -30,7 +30,7 @@ from jax_clc.planning import GemmPlan, GemmProblem, planner
 from jax_clc.planning.catalog import FAMILIES
 from jax_clc.planning.device_model import DeviceModel
 
-KERNEL_OPERAND_DTYPES = frozenset({"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8"})
+KERNEL_OPERAND_DTYPES = frozenset({"bfloat16", "float16"})
 """Operand dtypes that kernels are written for; which of them ship, the manifest says."""
 SERVED_ALGORITHMS = frozenset({
     lax.DotAlgorithmPreset.DEFAULT, lax.DotAlgorithmPreset.BF16_BF16_F32, lax.DotAlgorithmPreset.F16_F16_F32,
@@ -200,7 +200,7 @@ def _lower_cuda(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
 
 
 def _lower_cpu(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
-    target = emulation.current_target()
+    target = parameters["options"].emulated_target or emulation.current_target()
     if target is None:
         rule = functools.partial(_lower_reference, reason="a CPU runs kernels only inside jax_clc.emulated(...)")
     else:
@@ -215,7 +215,8 @@ def _lower_split(ctx: Any, a: Any, b: Any, rule: Callable[..., Any], **parameter
     if split is None:
         return rule(ctx, a, b, **parameters)
     if split == "auto" and reason is None:
-        results = internals.lower_traced(partitioning.partitioned(**parameters), ctx, a, b)
+        options = dataclasses.replace(parameters["options"], emulated_target=emulation.current_target())
+        results = internals.lower_traced(partitioning.partitioned(**{**parameters, "options": options}), ctx, a, b)
         return internals.pin_explicit_sharding(ctx, results)
     return _lower_reference(ctx, a, b, reason=reason or "XLA splits this program in a way no rule serves", **parameters)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
 SCHEDULES = ("auto", "nonpersistent", "static", "dynamic", "clc")
 STRICT_VARIABLE = "JAX_CLC_STRICT"
@@ -11,13 +12,17 @@ STRICT_VARIABLE = "JAX_CLC_STRICT"
 
 @dataclasses.dataclass(frozen=True)
 class GemmOptions:
-    """Static requests of one call. `demanded`: one that cannot be honoured is an error rather than a wish."""
+    """Static requests of one call. `demanded`: one that cannot be honoured is an error rather than a wish.
+
+    `emulated_target` is for one shard of a split program: XLA asks for it in a thread that does not see `emulated`.
+    """
 
     schedule: str = "auto"
     kernel: str | None = None
     sm_limit: int | None = None
     strict: bool = False
     demanded: bool = True
+    emulated_target: Any = None
 
     @classmethod
     def checked(cls, schedule: str, kernel: str | None, sm_limit: int | None) -> GemmOptions:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,6 +22,12 @@ class Place:
     name: str
     runs_kernels: bool
     enter: Callable[[], contextlib.AbstractContextManager]
+    why_missing: Callable[[], str | None]
+    marks: Any = ()
+
+    @property
+    def emulated(self) -> bool:
+        return self.name.startswith("emulated")
 
 
 @contextlib.contextmanager
@@ -29,10 +37,10 @@ def _on_cpu() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _on_emulated_device() -> Iterator[None]:
+def _on_emulated_device(arch: str) -> Iterator[None]:
     import jax_clc.emulation as emulation
 
-    with jax.default_device(jax.devices("cpu")[0]), emulation.emulated("sm_90a", sm_count=4):
+    with jax.default_device(jax.devices("cpu")[0]), emulation.emulated(arch, sm_count=4):
         yield
 
 
@@ -42,15 +50,15 @@ def _on_gpu() -> Iterator[None]:
         yield
 
 
-def why_no_emulated_device() -> str | None:
-    """What is missing for the emulated device, None if nothing is."""
+def why_no_emulated_device(arch: str) -> str | None:
+    """What is missing for the emulated device of an architecture, None if nothing is."""
     try:
         import jax_clc.emulator.driver  # noqa: F401
         from jax_clc import native
         from jax_clc.planning import catalog
 
         native.extension()
-        return None if catalog.kernels("sm_90a") else "no sm_90a kernels are built"
+        return None if catalog.kernels(arch) else f"no {arch} kernels are built"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
@@ -63,25 +71,25 @@ def why_no_gpu() -> str | None:
         return f"no CUDA device: {str(error).splitlines()[0]}"
 
 
-PLACES = {
-    "cpu": Place("cpu", False, _on_cpu),
-    "emulated": Place("emulated", True, _on_emulated_device),
-    "gpu": Place("gpu", True, _on_gpu),
-}
-_MISSING = {"cpu": lambda: None, "emulated": why_no_emulated_device, "gpu": why_no_gpu}
+PLACES = (
+    Place("cpu", False, _on_cpu, lambda: None),
+    *(
+        Place(f"emulated_{arch}", True, functools.partial(_on_emulated_device, arch),
+              functools.partial(why_no_emulated_device, arch), pytest.mark.emulated)
+        for arch in ("sm_90a", "sm_100f")
+    ),
+    Place("gpu", True, _on_gpu, why_no_gpu, pytest.mark.gpu),
+)  # fmt: skip
 
 
-@pytest.fixture(
-    params=["cpu", pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("gpu", marks=pytest.mark.gpu)]
-)
+@pytest.fixture(params=[pytest.param(place, id=place.name, marks=place.marks) for place in PLACES])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Each test that asks for it runs once in every place there is."""
-    missing = _MISSING[request.param]()
+    missing = request.param.why_missing()
     if missing:
         pytest.skip(missing)
-    chosen = PLACES[request.param]
-    with chosen.enter():
-        yield chosen
+    with request.param.enter():
+        yield request.param
 
 
 @pytest.fixture

@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import why_no_emulated_device
 from hlo import collectives
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import jax_clc
 from jax_clc.contraction import Contraction
 from jax_clc.matmul import dot_general, einsum, matmul
 from jax_clc.partitioning import refined_meshes, split_labels
@@ -332,3 +334,20 @@ def test_refined_meshes_keep_the_order_of_devices(mesh) -> None:
     for refined in refined_meshes(mesh):
         assert [d.id for d in refined.devices.flat] == [d.id for d in mesh.devices.flat]
     assert dict(refined_meshes(mesh)[1].shape) == {"x.0": 2, "y.0": 2, "y.1": 2}
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize(
+    "layout", [row for row in TABLE if row.name in ("data_and_tensor", "k_then_rows_of_result")], ids=str
+)
+def test_every_shard_runs_our_kernel_on_the_emulated_device(mesh, monkeypatch, layout) -> None:
+    missing = why_no_emulated_device("sm_90a")
+    if missing:
+        pytest.skip(missing)
+    monkeypatch.setenv("JAX_CLC_STRICT", "1")
+    a, b = integers(M, K), integers(K, N, seed=1)
+    options = {} if layout.out is None else {"out_shardings": NamedSharding(mesh, layout.out)}
+    with jax_clc.emulated("sm_90a", sm_count=2) as device:
+        out = jax.jit(matmul, **options)(put(a, mesh, layout.a), put(b, mesh, layout.b))
+        np.testing.assert_array_equal(np.asarray(out, np.float32), exact(a, b).astype(np.float32))
+        assert len(device.reports) == 8, "one launch for each device of the mesh"

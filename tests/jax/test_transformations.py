@@ -136,7 +136,7 @@ def assert_same(ours, theirs) -> None:
 
 WHOLE = ("matmul", "dot_general", "einsum")
 SELECTED = ("eager", "jit_grad", "grad_of_grad", "scan", "vmap", "vmap_a", "vmap_b", "jit_vmap_checkpoint_grad")
-ON_EMULATED_DEVICE = [("matmul", "jit_grad"), ("matmul", "vmap_b"), ("matmul", "scan")]
+ON_EMULATED_BLACKWELL = ("eager", "jit_grad", "vmap_b")
 MATRIX = [(name, t) for name in CALLS for t in TRANSFORMATIONS if name in WHOLE or t in SELECTED]
 """All transformations of the three calls, and those that meet other code on the other kinds of operands."""
 
@@ -145,8 +145,8 @@ MATRIX = [(name, t) for name in CALLS for t in TRANSFORMATIONS if name in WHOLE 
 def test_transformation_matches_jax(place, rng, monkeypatch, name, transformation) -> None:
     """Where kernels run, they run for every product: strict mode forbids any fallback."""
     ours, theirs, *_ = CALLS[name]
-    if place.name == "emulated" and not (transformation == "eager" or (name, transformation) in ON_EMULATED_DEVICE):
-        pytest.skip("the emulated device is slow: it runs every call, and three transformations of matmul")
+    if place.name == "emulated_sm_100f" and transformation not in ON_EMULATED_BLACKWELL:
+        pytest.skip("the emulated Blackwell device runs three transformations, for time")
     a, b = operands(name, jnp.bfloat16, rng)
     run = TRANSFORMATIONS[transformation]
     compiled = (
@@ -162,7 +162,7 @@ def test_transformation_matches_jax(place, rng, monkeypatch, name, transformatio
 @pytest.mark.parametrize("preferred", [None, jnp.float32])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32, jnp.int8])
 def test_dtypes_match_jax(place, rng, name, preferred, dtype) -> None:
-    if place.name == "emulated":
+    if place.emulated:
         pytest.skip("dtypes are proven on the emulated device by the kernels' own tests")
     ours, theirs, *_ = CALLS[name]
     a, b = operands(name, dtype, rng)
