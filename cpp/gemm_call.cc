@@ -267,20 +267,17 @@ int64_t IntegerOf(Value value, const Sizes& sizes, const std::array<OperandView,
 
 }  // namespace
 
-ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const LoadedKernel& loaded) const {
-  const Driver& driver = *device.driver;
-  const KernelSpec& spec = launch.choice->kernel->spec;
-
-  alignas(64) std::byte block[kMaxParamBytes] = {};
-  for (const ParamSpec& param : spec.params) {
+ffi::Error GemmCall::FillParameters(const Launch& launch, const Driver& driver, std::byte* block) const {
+  const Choice& choice = *launch.choice;
+  for (const ParamSpec& param : choice.kernel->spec.params) {
     std::byte* place = block + param.offset;
     if (param.kind == ParamSpec::kTensorMap) {
       CUtensorMap map;
       std::string error;
       if (!EncodeTensorMap(driver, param.tensor_map, launch.operands[param.operand], launch.sizes, &map, &error)) {
-        return Fail(std::string("tensor map of operand ") +
-                        kOperandNames[launch.choice->request.CallOperand(param.operand)] + ": " + error,
-                    launch.choice->kernel.get());
+        return Fail("tensor map of operand " + std::string(kOperandNames[choice.request.CallOperand(param.operand)]) +
+                        ": " + error,
+                    choice.kernel.get());
       }
       std::memcpy(place, &map, sizeof map);
     } else if (param.kind == ParamSpec::kPointer) {
@@ -288,52 +285,57 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
       std::memcpy(place, &data, sizeof data);
     } else {
       for (Value value : param.values) {
-        const int64_t integer = IntegerOf(value, launch.sizes, launch.operands, launch.choice->request);
-        const int32_t narrow = static_cast<int32_t>(integer);  // its range was checked at Instantiate
+        const int64_t integer = IntegerOf(value, launch.sizes, launch.operands, choice.request);
+        const auto narrow = static_cast<int32_t>(integer);  // its range was checked at Instantiate
         const bool is_narrow = param.kind == ParamSpec::kInt32;
         std::memcpy(place, is_narrow ? static_cast<const void*>(&narrow) : &integer, is_narrow ? 4 : 8);
         place += is_narrow ? 4 : 8;
       }
     }
   }
+  return ffi::Error::Success();
+}
 
+ffi::ErrorOr<int64_t> GemmCall::Clusters(const Launch& launch, const LoadedKernel& loaded) const {
+  const Kernel* kernel = launch.choice->kernel.get();
+  const KernelSpec& spec = kernel->spec;
   const Wide tiles = CeilDiv(launch.sizes.m, spec.tile_m) * CeilDiv(launch.sizes.n, spec.tile_n) * launch.sizes.l *
                      launch.choice->request.split_k;
-  const int64_t limit = sm_limit_ == 0 ? kMaxGrid : sm_limit_ / spec.cluster_size;  // clusters
+  const int64_t limit = sm_limit_ == 0 ? kMaxGrid : sm_limit_ / spec.cluster_size;  // an SM for each CTA
+  const std::string limited = "sm_limit is " + std::to_string(sm_limit_) + ", ";
   if (limit < 1) {
-    return Fail("sm_limit is " + std::to_string(sm_limit_) + ", one cluster takes " +
-                    std::to_string(spec.cluster_size) + " SMs",
-                launch.choice->kernel.get());
+    return ffi::Unexpected(Fail(limited + "one cluster takes " + std::to_string(spec.cluster_size) + " SMs", kernel));
   }
-  Wide clusters = tiles;
-  if (spec.grid_of_workers) {
-    clusters = std::min({tiles, Wide(loaded.max_active_clusters), Wide(limit)});
-  } else if (tiles > limit && sm_limit_ > 0) {
-    return Fail("sm_limit is " + std::to_string(sm_limit_) + ", and this schedule always fills the device",
-                launch.choice->kernel.get());
+  if (!spec.grid_of_workers && sm_limit_ > 0 && tiles > limit) {
+    return ffi::Unexpected(Fail(limited + "and this schedule always fills the device", kernel));
   }
+  const Wide clusters = spec.grid_of_workers ? std::min({tiles, Wide(loaded.max_active_clusters), Wide(limit)}) : tiles;
   if (tiles > kMaxGrid || clusters * spec.cluster_size > kMaxGrid) {
-    return Fail("more tiles than a grid can have", launch.choice->kernel.get());
+    return ffi::Unexpected(Fail("more tiles than a grid can have", kernel));
   }
+  return static_cast<int64_t>(clusters);
+}
+
+ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const LoadedKernel& loaded) const {
+  const Driver& driver = *device.driver;
+  const Kernel* kernel = launch.choice->kernel.get();
+  const KernelSpec& spec = kernel->spec;
+  auto failed = [&](const std::string& call, CUresult result) {
+    return Fail(call + " failed with " + driver.Describe(result), kernel, ffi::ErrorCode::kInternal);
+  };
+
+  alignas(64) std::byte block[kMaxParamBytes] = {};
+  if (ffi::Error error = FillParameters(launch, driver, block); error.failure()) return error;
+  const auto clusters = Clusters(launch, loaded);
+  if (!clusters.has_value()) return clusters.error();
 
   if (spec.zeroed_bytes > 0) {
-    const CUresult result =
-        driver.MemsetD8Async(reinterpret_cast<CUdeviceptr>(launch.scratch.data), 0, spec.zeroed_bytes, device.stream);
-    if (result != CUDA_SUCCESS) {
-      return Fail("cuMemsetD8Async failed with " + driver.Describe(result), launch.choice->kernel.get(),
-                  ffi::ErrorCode::kInternal);
+    const auto counters = reinterpret_cast<CUdeviceptr>(launch.scratch.data);
+    if (CUresult result = driver.MemsetD8Async(counters, 0, spec.zeroed_bytes, device.stream); result != CUDA_SUCCESS) {
+      return failed("cuMemsetD8Async", result);
     }
   }
-
-  CUlaunchAttribute cluster = {};
-  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-  cluster.value.clusterDim = {static_cast<unsigned>(spec.cluster_size), 1, 1};
-  CUlaunchConfig config = {};
-  config.gridDimX = static_cast<unsigned>(clusters * spec.cluster_size), config.gridDimY = config.gridDimZ = 1;
-  config.blockDimX = spec.block[0], config.blockDimY = spec.block[1], config.blockDimZ = spec.block[2];
-  config.sharedMemBytes = spec.dynamic_smem_bytes;
-  config.hStream = device.stream;
-  config.attrs = &cluster, config.numAttrs = 1;
+  const ClusterLaunch grid(spec, *clusters, device.stream);
   // The assembler may place the whole list behind a gap (48 bytes were seen, so that tensor maps come to lie at
   // multiples of 64 in constant memory): so a GPU is given a pointer to each parameter. The emulator takes them packed.
   size_t param_bytes = spec.param_bytes;
@@ -341,16 +343,16 @@ ffi::Error GemmCall::Run(const Launch& launch, const Device& device, const Loade
                     CU_LAUNCH_PARAM_END};
   std::vector<void*> each;
   for (const ParamSpec& param : spec.params) each.push_back(block + param.offset);
-  const CUresult result = driver.loads_by_name ? driver.LaunchKernelEx(&config, loaded.function, nullptr, packed)
-                                               : driver.LaunchKernelEx(&config, loaded.function, each.data(), nullptr);
+  const CUresult result = driver.loads_by_name
+                              ? driver.LaunchKernelEx(&grid.config, loaded.function, nullptr, packed)
+                              : driver.LaunchKernelEx(&grid.config, loaded.function, each.data(), nullptr);
   if (result == CUDA_SUCCESS) return ffi::Error::Success();
-  return Fail("cuLaunchKernelEx of " + std::to_string(config.gridDimX) + " CTAs in clusters of " +
-                  std::to_string(spec.cluster_size) + " failed with " + driver.Describe(result),
-              launch.choice->kernel.get(), ffi::ErrorCode::kInternal);
+  return failed("cuLaunchKernelEx of " + std::to_string(grid.config.gridDimX) + " CTAs in clusters of " +
+                    std::to_string(spec.cluster_size),
+                result);
 }
 
-// --- A call in words and in a kernel's terms
-// ---------------------------------------------------------------------------
+// --- A call in words and in a kernel's terms -----------------------------------------------------------------------
 
 Sizes GemmCall::KernelSizes(const Choice& choice) const {
   return choice.request.swapped ? Sizes{sizes_.l, sizes_.n, sizes_.m, sizes_.k} : sizes_;

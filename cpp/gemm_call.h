@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,6 +59,8 @@ class GemmCall {
   xla::ffi::Error CheckBuffers(const KernelSpec& spec, const Choice& choice,
                                const std::array<Buffer, 4>& buffers) const;
   xla::ffi::Error ChoiceFor(const Driver& driver, CUcontext context, const Choice** choice) const;
+  xla::ffi::Error FillParameters(const Launch& launch, const Driver& driver, std::byte* block) const;
+  xla::ffi::ErrorOr<int64_t> Clusters(const Launch& launch, const LoadedKernel& loaded) const;
   xla::ffi::Error Run(const Launch& launch, const Device& device, const LoadedKernel& loaded) const;
   Sizes KernelSizes(const Choice& choice) const;
   int64_t ScratchBytes(const KernelSpec& spec, const Choice& choice) const;

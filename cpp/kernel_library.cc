@@ -38,6 +38,17 @@ class RelaxedCapture {
 
 }  // namespace
 
+ClusterLaunch::ClusterLaunch(const KernelSpec& spec, int64_t clusters, CUstream stream) {
+  const auto size = static_cast<unsigned>(spec.cluster_size);
+  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  cluster.value.clusterDim = {size, 1, 1};
+  config.gridDimX = static_cast<unsigned>(clusters) * size, config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = spec.block[0], config.blockDimY = spec.block[1], config.blockDimZ = spec.block[2];
+  config.sharedMemBytes = spec.dynamic_smem_bytes;
+  config.hStream = stream;
+  config.attrs = &cluster, config.numAttrs = 1;
+}
+
 ffi::Error Kernel::Fail(const std::string& what) const {
   return ffi::Error(ffi::ErrorCode::kFailedPrecondition, "jax_clc kernel " + spec.name + ": " + what);
 }
@@ -106,15 +117,9 @@ ffi::Error Kernel::LoadUnderLock(const Driver& driver, LoadedKernel* loaded) {
       return failed(("setting " + std::to_string(spec.dynamic_smem_bytes) + " bytes of dynamic shared memory").c_str(),
                     result);
     }
-    CUlaunchAttribute cluster = {};
-    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-    cluster.value.clusterDim = {static_cast<unsigned>(spec.cluster_size), 1, 1};
-    CUlaunchConfig config = {};
-    config.gridDimX = spec.cluster_size, config.gridDimY = config.gridDimZ = 1;
-    config.blockDimX = spec.block[0], config.blockDimY = spec.block[1], config.blockDimZ = spec.block[2];
-    config.sharedMemBytes = spec.dynamic_smem_bytes;
-    config.attrs = &cluster, config.numAttrs = 1;
-    if (CUresult result = driver.OccupancyMaxActiveClusters(&loaded->max_active_clusters, loaded->function, &config);
+    const ClusterLaunch one(spec, 1, nullptr);
+    if (CUresult result =
+            driver.OccupancyMaxActiveClusters(&loaded->max_active_clusters, loaded->function, &one.config);
         result != CUDA_SUCCESS) {
       return failed("cuOccupancyMaxActiveClusters", result);
     }

@@ -19,6 +19,16 @@ struct LoadedKernel {
   int max_active_clusters = 0;  // on an otherwise idle device
 };
 
+// The launch of some clusters of a kernel, in a one-dimensional grid.
+struct ClusterLaunch {
+  ClusterLaunch(const KernelSpec& spec, int64_t clusters, CUstream stream);
+  ClusterLaunch(const ClusterLaunch&) = delete;  // the configuration points at the attribute
+  ClusterLaunch& operator=(const ClusterLaunch&) = delete;
+
+  CUlaunchAttribute cluster = {};
+  CUlaunchConfig config = {};
+};
+
 // A registered kernel. Threads of several devices use it at once.
 class Kernel {
  public:
