@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -34,34 +34,56 @@ def chosen(kernels: Mapping[str, Kernel], schedules: Sequence[str] | None) -> li
     return [kernels[schedule] for schedule in schedules or kernels]
 
 
-def run(kernel: Kernel, sizes: tuple[int, int, int], device: DeviceModel, source: str, **options: Any) -> TileTrace:
-    """One product of `sizes` (m, n, k) by a traced kernel, checked for equality on integers, and its trace.
+@dataclasses.dataclass(frozen=True)
+class TracedProduct:
+    """One product by a traced kernel, ready to be launched: compiled, its operands on the device."""
 
-    `source` and `options` are those of `trace_from_buffer`. Raises RuntimeError if the product is wrong.
-    """
-    m, n, k = sizes
-    problem = GemmProblem.compact(
-        m, n, k, dtype=kernel.a_dtype, out_dtype=kernel.out_dtype, a_major=kernel.a_major, b_major=kernel.b_major
-    )
-    made = plan(problem, kernel=kernel.name, devices=[device])
-    attributes = made.attributes()
-    results = (jax.ShapeDtypeStruct((m, n), kernel.out_dtype), jax.ShapeDtypeStruct((made.scratch_bytes,), jnp.uint8))
-    native.register()
-    call = jax.jit(lambda a, b: jax.ffi.ffi_call(native.TARGET, results)(a, b, **attributes))
-    a, b = _integers(problem)
-    if source == "device":
-        call(a, b)[0].block_until_ready()  # loads the kernel: the launch that is traced should not wait for that
-    d, scratch = call(a, b)
-    exact = jnp.matmul(a.astype(jnp.float32), b.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
-    wrong = int(jnp.sum(d != exact.astype(d.dtype)))
-    if wrong:
-        raise RuntimeError(f"{kernel.name} on {problem}: {wrong} of {d.size} elements differ from the exact product")
-    tiles = math.prod(-(-size // tile) for size, tile in zip((m, n), kernel.cluster_tile, strict=True))
-    rows = rows_of_scratch(np.asarray(scratch), tiles, kernel.cluster_size)
-    about = {"device": device.name, "kernel": kernel.name, "m": m, "n": n, "k": k}
-    return trace_from_buffer(
-        rows, schedule=kernel.schedule, sm_count=device.sm_count, source=source, about=about, **options
-    )
+    kernel: Kernel
+    problem: GemmProblem
+    operands: tuple[jax.Array, jax.Array]
+    call: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+
+    @classmethod
+    def of(cls, kernel: Kernel, sizes: tuple[int, int, int], device: DeviceModel) -> TracedProduct:
+        """The product of `sizes` (m, n, k) on integers whose sums are exact."""
+        m, n, k = sizes
+        problem = GemmProblem.compact(
+            m, n, k, dtype=kernel.a_dtype, out_dtype=kernel.out_dtype, a_major=kernel.a_major, b_major=kernel.b_major
+        )
+        made = plan(problem, kernel=kernel.name, devices=[device])
+        attributes = made.attributes()
+        shapes = (
+            jax.ShapeDtypeStruct((m, n), kernel.out_dtype),
+            jax.ShapeDtypeStruct((made.scratch_bytes,), jnp.uint8),
+        )
+        native.register()
+        call = jax.jit(lambda a, b: jax.ffi.ffi_call(native.TARGET, shapes)(a, b, **attributes))
+        return cls(kernel, problem, _integers(problem), call)
+
+    def launch(self) -> tuple[jax.Array, jax.Array]:
+        """The result and the scratch with the rows, when the device has finished."""
+        return jax.block_until_ready(self.call(*self.operands))
+
+    def read(
+        self, launched: tuple[jax.Array, jax.Array], device: DeviceModel, source: str, **options: Any
+    ) -> TileTrace:
+        """The trace of a launch, whose result must be exact. Raises RuntimeError if it is not.
+
+        `source` and `options` are those of `trace_from_buffer`.
+        """
+        (d, scratch), (a, b) = launched, self.operands
+        exact = jnp.matmul(a.astype(jnp.float32), b.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+        if wrong := int(jnp.sum(d != exact.astype(d.dtype))):
+            raise RuntimeError(
+                f"{self.kernel.name} on {self.problem}: {wrong} of {d.size} elements differ from the exact product"
+            )
+        m, n, k = self.problem.m, self.problem.n, self.problem.k
+        tiles = math.prod(-(-size // tile) for size, tile in zip((m, n), self.kernel.cluster_tile, strict=True))
+        rows = rows_of_scratch(np.asarray(scratch), tiles, self.kernel.cluster_size)
+        about = {"device": device.name, "kernel": self.kernel.name, "m": m, "n": n, "k": k}
+        return trace_from_buffer(
+            rows, schedule=self.kernel.schedule, sm_count=device.sm_count, source=source, about=about, **options
+        )
 
 
 def _integers(problem: GemmProblem) -> tuple[jax.Array, jax.Array]:
@@ -79,21 +101,23 @@ def on_device(sizes: tuple[int, int, int], schedules: Sequence[str] | None, held
     if not found:
         raise ValueError(f"no CUDA device: {native.why_no_devices()}")
     device = device_model(".".join(map(str, found[0].compute_capability)), found[0].sm_count, found[0].name)
-    kernels = chosen(traced_kernels(device.family), schedules)
-    for kernel in kernels:  # all are compiled before the first SM is held: loading may wait for the whole device
-        run(kernel, sizes, device, "device")
+    products = [TracedProduct.of(kernel, sizes, device) for kernel in chosen(traced_kernels(device.family), schedules)]
+    for product in products:  # all are loaded before the first SM is held: loading may wait for the whole device
+        product.launch()
     holding: AbstractContextManager[None] = nullcontext()
     if held:
         from jax_clc.bench.sm_holder import SmHolder
 
         holding = SmHolder().holding(held)
     with holding:
-        traces = [run(kernel, sizes, device, "device") for kernel in kernels]
+        launched = [product.launch() for product in products]
+    traces = [product.read(done, device, "device") for product, done in zip(products, launched, strict=True)]
     if not held:
         return traces
     used = {event.sm for trace in traces for event in trace.events}
-    # The holder does not say which SMs it got: they are among those on which no tile ran under any schedule.
-    idle = [sm for sm in range(device.sm_count) if sm not in used][:held]
+    # The holder does not say which SMs it got: those on which no tile ran under any schedule, and with them an SM that
+    # was left alone, without a partner to hold a cluster.
+    idle = [sm for sm in range(device.sm_count) if sm not in used]
     return [dataclasses.replace(trace, taken=tuple(SmWindow(sm) for sm in idle)) for trace in traces]
 
 
@@ -115,5 +139,6 @@ def on_emulated_device(
     traces = []
     for kernel in chosen(traced_kernels(family), schedules):
         with jax_clc.emulated(arch, sm_count=sm_count, seed=seed, **manner):
-            traces.append(run(kernel, sizes, device, "emulated", launch_ns=0, taken=tuple(taken)))
+            product = TracedProduct.of(kernel, sizes, device)
+            traces.append(product.read(product.launch(), device, "emulated", launch_ns=0, taken=tuple(taken)))
     return traces
