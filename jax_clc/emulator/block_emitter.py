@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .control_flow import EXIT, Block, polls
+from .blocks import EXIT, Block, polls
+from .emitter import NOWHERE, NUMPY_TYPE, STORAGE, Emitter
 from .instruction_table import form_of
-from .ptx_parser import Register
-from .translator import NOWHERE, NUMPY_TYPE, STORAGE, TYPE_BYTES, Emitter
+from .ptx_tree import TYPE_BYTES, Register
 
 PROLOGUE_NAMES = ("shared_window", "param_base", "data_base")
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from .cluster_launch_control import ClusterLaunchControl
 from .errors import AsyncInFlightAtExit, BarrierMisuse, BarrierOverArrival, RemoteAccessToExitedCta
+from .layout import SHARED_BASE
 from .mbarrier import Barrier
 from .memory import SharedMemory
-from .translator import SHARED_BASE, Program
+from .translator import Program
 from .warp import Warp
 from .warp_matrix import Warpgroup
 from .warp_tensor_memory import TensorPipe

@@ -16,10 +16,11 @@ from jax_clc.planning import catalog
 from .axioms import STRICT, Axioms
 from .errors import EmulatorError
 from .kernel_run import dtype_of, read_ptx, region_of_d
+from .layout import SHARED_BASE
 from .machine import Machine
 from .options import Hostility
 from .run import LaunchError, RunReport, add_module_data, check_parameters, load_program, new_referee, triple
-from .translator import SHARED_BASE, Program
+from .translator import Program
 
 REPORTS_KEPT = 64
 

@@ -13,11 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 from .errors import UnsupportedInstruction
-from .ptx_parser import Instruction
+from .ptx_tree import Instruction
 
 MODULES = (
-    "instructions_integer", "instructions_float", "instructions_convert", "instructions_warp", "instructions_memory",
-    "instructions_sync", "instructions_copy", "instructions_matrix", "instructions_tcgen05",
+    "instructions_integer", "instructions_bits", "instructions_compare", "instructions_float", "instructions_convert",
+    "instructions_warp", "instructions_memory", "instructions_sync", "instructions_copy", "instructions_matrix",
+    "instructions_tcgen05",
 )  # fmt: skip
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from .emitter import NUMPY_TYPE, Emitter
 from .instruction_table import form
 from .instructions_integer import bits_of, truncated, unsigned
-from .ptx_parser import TYPE_BYTES, Instruction, Label, Register, SpecialRegister, Vector
-from .translator import NUMPY_TYPE, Emitter
+from .ptx_tree import TYPE_BYTES, Instruction, Label, Register, SpecialRegister, Vector
 
 FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2")
 RANGES = {kind: (-(1 << bits_of(kind) - 1), (1 << bits_of(kind) - 1) - 1) for kind in ("s8", "s16", "s32", "s64")}

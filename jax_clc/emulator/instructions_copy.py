@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .emitter import Emitter
 from .instruction_table import form
-from .ptx_parser import TYPE_BYTES, Immediate, Instruction, Vector
-from .translator import Emitter
+from .ptx_tree import TYPE_BYTES, Immediate, Instruction, Vector
 
 KNOWN = {
     "cp", "async", "bulk", "tensor", "tile", "global", "shared::cta", "shared::cluster", "cta_group::1", "cta_group::2",

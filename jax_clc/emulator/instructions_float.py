@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .emitter import Emitter
 from .instruction_table import form
-from .ptx_parser import Instruction
-from .translator import Emitter
+from .ptx_tree import Instruction
 
 PAIRS = {"f16x2": "f16", "bf16x2": "bf16", "f32x2": "f32"}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from .emitter import Emitter
 from .instruction_table import form
-from .ptx_parser import Instruction, Vector
-from .translator import Emitter
+from .ptx_tree import Instruction, Vector
 
 
 @form("wgmma.fence", results=0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .emitter import Emitter
 from .instruction_table import form
-from .ptx_parser import TYPE_BYTES, Address, Instruction, Label, Symbol, Vector
-from .translator import Emitter
+from .ptx_tree import TYPE_BYTES, Address, Instruction, Label, Symbol, Vector
 
 SPACES = {"shared": "shared", "shared::cta": "shared", "shared::cluster": "cluster", "global": "global",
 "local": "local",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from .emitter import Emitter
 from .instruction_table import form
 from .instructions_memory import SCOPES
-from .ptx_parser import Address, Immediate, Instruction, Label, Register
-from .translator import Emitter
+from .ptx_tree import Address, Immediate, Instruction, Label, Register
 
 
 def order_of(instruction: Instruction, default: str, scope: str | None = "cta") -> tuple[str, str | None]:

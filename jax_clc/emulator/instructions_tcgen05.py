@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from .emitter import Emitter
 from .instruction_table import form
 from .instructions_copy import _each_lane, lane_address, lane_value
-from .ptx_parser import Address, Instruction, Label, Register, Vector
-from .translator import Emitter
+from .ptx_tree import Address, Instruction, Label, Register, Vector
 
 
 def _group(instruction: Instruction) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .emitter import Emitter
 from .instruction_table import form
-from .ptx_parser import Immediate, Instruction, Pair, Register
-from .translator import Emitter
+from .ptx_tree import Immediate, Instruction, Pair, Register
 
 
 def shfl_uniform(analysis, instruction: Instruction, block: int, position: int) -> bool:

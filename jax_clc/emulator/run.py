@@ -14,7 +14,8 @@ from .axioms import STRICT, Axioms
 from .errors import EmulatorError
 from .machine import Launch, Machine, TraceEvent
 from .options import Hostility
-from .ptx_parser import Kernel, Module, parse_ptx
+from .ptx_parser import parse_ptx
+from .ptx_tree import Kernel, Module
 from .referee import Referee
 from .tensor_map import TensorMap
 from .translator import Program, translate
@@ -106,7 +107,7 @@ def new_referee(program: Program, axioms: Axioms, foreign: bool) -> Referee:
 
 
 def narrowest_access(kernel: Kernel) -> int:
-    from .ptx_parser import TYPE_BYTES, Instruction
+    from .ptx_tree import TYPE_BYTES, Instruction
 
     sizes = [4]
     for item in kernel.body:

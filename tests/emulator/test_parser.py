@@ -3,7 +3,8 @@
 import pytest
 
 from jax_clc.emulator import errors
-from jax_clc.emulator.ptx_parser import (
+from jax_clc.emulator.ptx_parser import parse_ptx
+from jax_clc.emulator.ptx_tree import (
     Address,
     Immediate,
     Instruction,
@@ -13,7 +14,6 @@ from jax_clc.emulator.ptx_parser import (
     Register,
     Symbol,
     Vector,
-    parse_ptx,
 )  # fmt: skip
 from jax_clc.emulator.run import LaunchError, load_program
 
