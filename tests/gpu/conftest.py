@@ -46,5 +46,6 @@ class Evidence:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if path := os.environ.get(EVIDENCE_VARIABLE):
+    path = os.environ.get(EVIDENCE_VARIABLE)
+    if path and not hasattr(config, "workerinput"):  # with pytest-xdist the controller hears of every test
         config.pluginmanager.register(Evidence(Path(path)), "jax_clc_evidence")
