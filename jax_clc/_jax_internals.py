@@ -115,11 +115,16 @@ def outside_any_mesh() -> Any:
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
 
 
+def plain_aval(shape: Sequence[int], dtype: Any) -> Any:
+    """The abstract value of an array of this shape and dtype, outside any mesh."""
+    return core.ShapedArray(tuple(shape), dtype)
+
+
 def lower_traced(function: Any, ctx: Any, *operands: Any, plain: bool = False) -> Any:
     """Lowers a traceable function of one result in place. `plain`: with shapes and dtypes only, outside any mesh."""
     if not plain:
         return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
-    avals = [core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
+    avals = [plain_aval(aval.shape, aval.dtype) for aval in ctx.avals_in]
     with outside_any_mesh():
         return mlir.lower_fun(function, multiple_results=False)(ctx.replace(avals_in=avals), *operands)
 

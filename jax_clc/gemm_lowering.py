@@ -24,7 +24,7 @@ from jax_clc import emulation, native, partitioning
 from jax_clc.contraction import Contraction
 from jax_clc.gemm_primitive import gemm_p, reference
 from jax_clc.gemm_view import GemmView, MatrixView, NotAGemm, gemm_view
-from jax_clc.operand_source import see_through
+from jax_clc.operand_source import sources_of
 from jax_clc.options import GemmOptions
 from jax_clc.planning import GemmPlan, GemmProblem, planner
 from jax_clc.planning.catalog import FAMILIES
@@ -123,17 +123,17 @@ def _lower_reference(ctx: Any, a: Any, b: Any, *, reason: str = "", **parameters
 def _lower_for(ctx: Any, a: Any, b: Any, *, devices: Sequence[DeviceModel] | None, **parameters: Any) -> Any:
     """One device's product for CUDA, or for the emulated device."""
     (out_aval,) = ctx.avals_out
-    a_source, b_source, contraction = see_through(a, b, ctx.avals_in, parameters["contraction"])
+    sources, contraction = sources_of(a, b, ctx.avals_in, parameters)
     plan, view = plan_contraction(
-        contraction, a_source, b_source, out_aval.dtype, parameters["precision"], parameters["options"], devices
+        contraction, *sources, out_aval.dtype, parameters["precision"], parameters["options"], devices
     )  # fmt: skip
     if plan.fallback_reason is not None or view is None:
-        empty = 0 in (*a_source.shape, *b_source.shape)
+        empty = any(0 in source.shape for source in sources)
         options = parameters["options"] if not empty else GemmOptions()
         return _lower_reference(ctx, a, b, reason=plan.fallback_reason or "", **{**parameters, "options": options})
     program = _program(view, plan, out_aval)
-    inner = ctx.replace(avals_in=[a_source, b_source])
-    return internals.lower_traced(program, inner, a_source.value, b_source.value, plain=True)
+    inner = ctx.replace(avals_in=[source.aval for source in sources])
+    return internals.lower_traced(program, inner, *(source.value for source in sources), plain=True)
 
 
 def _program(view: GemmView, plan: GemmPlan, out: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
@@ -211,14 +211,21 @@ def _lower_cpu(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
 def _lower_split(ctx: Any, a: Any, b: Any, rule: Callable[..., Any], **parameters: Any) -> Any:
     """Lowers with `rule` what is one device's program, and hands what XLA will split to the partitioning rule."""
     split = internals.partitioned_over(ctx.module_context)
-    reason = static_fallback_reason(ctx.avals_in[0], ctx.avals_in[1], parameters["precision"])
     if split is None:
         return rule(ctx, a, b, **parameters)
-    if split == "auto" and reason is None:
-        options = dataclasses.replace(parameters["options"], emulated_target=emulation.current_target())
-        results = internals.lower_traced(partitioning.partitioned(**{**parameters, "options": options}), ctx, a, b)
-        return internals.pin_explicit_sharding(ctx, results)
-    return _lower_reference(ctx, a, b, reason=reason or "XLA splits this program in a way no rule serves", **parameters)
+    reason: str | None = "XLA splits this program in a way no rule serves"
+    if split == "auto":
+        sources, contraction = sources_of(a, b, ctx.avals_in, parameters)
+        reason = static_fallback_reason(*sources, parameters["precision"])
+    if reason is not None:
+        return _lower_reference(ctx, a, b, reason=reason, **parameters)
+    preferred = parameters["preferred_element_type"] or jnp.promote_types(*(aval.dtype for aval in ctx.avals_in))
+    options = dataclasses.replace(parameters["options"], emulated_target=emulation.current_target())
+    inner = {**parameters, "contraction": contraction, "preferred_element_type": preferred, "options": options}
+    results = internals.lower_traced(
+        partitioning.partitioned(**inner), ctx.replace(avals_in=[s.aval for s in sources]), *(s.value for s in sources)
+    )
+    return internals.pin_explicit_sharding(ctx, results)
 
 
 portable_gemm_p = Primitive("portable_gemm")

@@ -8,13 +8,14 @@ This makes the backward product of a 16-bit layer with 32-bit results a 16-bit p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jax import numpy as jnp
 from jax.interpreters.mlir import ir
 
+from jax_clc import _jax_internals as internals
 from jax_clc.contraction import Contraction
 
 _NARROW = {"bf16": np.dtype(jnp.bfloat16), "f16": np.dtype(jnp.float16)}
@@ -22,26 +23,39 @@ _NARROW = {"bf16": np.dtype(jnp.bfloat16), "f16": np.dtype(jnp.float16)}
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A value of the program being lowered, with its shape and dtype, and the label of each of its axes."""
+    """A value of the program being lowered, with its abstract value, and the label of each of its axes."""
 
     value: Any
-    shape: tuple[int, ...]
-    dtype: np.dtype
+    aval: Any
     labels: tuple[int, ...]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.aval.shape)
 
-def see_through(a: Any, b: Any, avals: Sequence[Any], contraction: Contraction) -> tuple[Source, Source, Contraction]:
-    """The operands behind transposes and exact widenings, and the contraction in their axes."""
+    @property
+    def dtype(self) -> np.dtype:
+        return self.aval.dtype
+
+
+def sources_of(
+    a: Any, b: Any, avals: Sequence[Any], parameters: Mapping[str, Any]
+) -> tuple[tuple[Source, Source], Contraction]:
+    """The operands behind transposes and exact widenings, and the contraction in their axes.
+
+    Under a pinned kernel they are taken as they are: it was pinned for the operands that the caller sees. So are those
+    with explicit shardings, which belong to their axes.
+    """
+    contraction: Contraction = parameters["contraction"]
     a_aval, b_aval = avals
-    plain = [
-        _behind_transposes(Source(value, tuple(aval.shape), aval.dtype, labels))
-        for value, aval, labels in ((a, a_aval, contraction.a), (b, b_aval, contraction.b))
-    ]
-    narrow = [_behind_widening(source) for source in plain]
-    if len({source.dtype for source in narrow}) == 1:
-        plain = narrow  # kernels take operands of one dtype: a lone narrow operand would help nobody
-    first, second = plain
-    return first, second, Contraction(first.labels, second.labels, contraction.out)
+    first, second = Source(a, a_aval, contraction.a), Source(b, b_aval, contraction.b)
+    if parameters["options"].kernel is not None or any(internals.explicit_sharding(aval) for aval in avals):
+        return (first, second), contraction
+    first, second = _behind_transposes(first), _behind_transposes(second)
+    narrow = _behind_widening(first), _behind_widening(second)
+    if narrow[0].dtype == narrow[1].dtype:
+        first, second = narrow  # kernels take operands of one dtype: a lone narrow operand would help nobody
+    return (first, second), Contraction(first.labels, second.labels, contraction.out)
 
 
 def _operation(value: Any) -> Any:
@@ -53,10 +67,9 @@ def _behind_transposes(source: Source) -> Source:
     operation = _operation(source.value)
     while operation is not None and operation.name == "stablehlo.transpose":
         permutation = list(operation.attributes["permutation"])
-        shape, labels = [0] * len(permutation), [0] * len(permutation)
-        for axis, behind in enumerate(permutation):
-            shape[behind], labels[behind] = source.shape[axis], source.labels[axis]
-        source = Source(operation.operands[0], tuple(shape), source.dtype, tuple(labels))
+        order = [permutation.index(axis) for axis in range(len(permutation))]
+        shape, labels = ([x[axis] for axis in order] for x in (source.shape, source.labels))
+        source = Source(operation.operands[0], internals.plain_aval(shape, source.dtype), tuple(labels))
         operation = _operation(source.value)
     return source
 
@@ -68,4 +81,4 @@ def _behind_widening(source: Source) -> Source:
     dtype = _NARROW.get(str(ir.RankedTensorType(operation.operands[0].type).element_type))
     if dtype is None:
         return source
-    return _behind_transposes(dataclasses.replace(source, value=operation.operands[0], dtype=dtype))
+    return _behind_transposes(Source(operation.operands[0], internals.plain_aval(source.shape, dtype), source.labels))

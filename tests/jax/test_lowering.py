@@ -192,6 +192,13 @@ def test_a_pinned_kernel_is_the_forward_products_alone() -> None:
     assert all(name not in call["kernels"].split(",") for call in backward)
 
 
+def test_a_pinned_kernel_is_given_the_operands_that_the_caller_sees() -> None:
+    a, b = struct(128, 256), struct(128, 512)
+    name = plan(struct(256, 128), b, schedule="static").choices["sm_90a"].kernel
+    program = lowered(lambda a, b: matmul(a.T, b, kernel=name), a, b)
+    assert program.calls[0]["kernels"] == name and program.calls[0].operands[0] != "%arg0"
+
+
 def test_a_schedule_is_kept_in_the_backward_products_where_it_fits() -> None:
     call = functools.partial(matmul, schedule="static")
     program = lowered(jax.grad(functools.partial(_loss, call), (0, 1)), struct(256, 128), struct(128, 512))

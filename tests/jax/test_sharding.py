@@ -135,6 +135,20 @@ def test_gradients_reduce_what_the_forward_product_split(mesh, a, b, expected) -
     assert collectives(functools.partial(_layer_gradient, matmul), *placed) == expected
 
 
+def test_gradients_of_32_bit_results_are_split_like_others(mesh) -> None:
+    """The widened cotangent is read narrow, so that the rule for 16-bit operands serves it."""
+
+    def run(call):
+        wide = lambda a, b: call(a, b, preferred_element_type=jnp.float32).astype(jnp.bfloat16)  # noqa: E731
+        return jax.jit(functools.partial(_layer_gradient, wide))
+
+    placed = put(integers(M, K), mesh, P("x", "y")), put(integers(K, N, seed=1), mesh, P("y"))
+    assert run(matmul).lower(*placed).as_text().count("CustomSPMDPartitioning") == 3
+    for mine, other in zip(run(matmul)(*placed), run(jnp.matmul)(*placed), strict=True):
+        assert mine.dtype == jnp.bfloat16
+        np.testing.assert_array_equal(np.asarray(mine, np.float32), np.asarray(other, np.float32))
+
+
 def test_megatron_mlp_needs_one_reduction_each_way(mesh) -> None:
     def mlp(call, x, first, second):
         return call(jax.nn.relu(call(x, first)), second)
@@ -348,6 +362,6 @@ def test_every_shard_runs_our_kernel_on_the_emulated_device(mesh, monkeypatch, l
     a, b = integers(M, K), integers(K, N, seed=1)
     options = {} if layout.out is None else {"out_shardings": NamedSharding(mesh, layout.out)}
     with jax_clc.emulated("sm_90a", sm_count=2) as device:
-        out = jax.jit(matmul, **options)(put(a, mesh, layout.a), put(b, mesh, layout.b))
+        out = jax.jit(matmul, **options)(put(a, mesh, layout.a), put(b, mesh, layout.b)).block_until_ready()
         np.testing.assert_array_equal(np.asarray(out, np.float32), exact(a, b).astype(np.float32))
         assert len(device.reports) == 8, "one launch for each device of the mesh"
