@@ -106,9 +106,9 @@ def control_flow(sass: str) -> list[Block]:
                 blocks.append(Block())
                 if conditional:
                     blocks[-2].successors.append(len(blocks) - 1)
-    for source, label in jumps:
-        if label in labels:
-            blocks[source].successors.append(labels[label])
+    for source, name in jumps:
+        if name in labels:
+            blocks[source].successors.append(labels[name])
     return blocks
 
 
