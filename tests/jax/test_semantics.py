@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import why_no_emulated_device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
+import jax_clc
 from jax_clc.matmul import dot_general, einsum, matmul
 
 # The shapes that JAX's own tests use for these calls.
@@ -172,11 +174,10 @@ def test_64_bit_mode_follows_jax() -> None:
             )
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_any_dimension_numbers(data) -> None:
+def draw_product(data, sizes) -> tuple[jax.Array, jax.Array, tuple]:
+    """Operands of a product over up to five axes of any kind, in any order, and its dimension numbers."""
     kinds = data.draw(st.lists(st.sampled_from("lmnk"), max_size=5))
-    sizes = [data.draw(st.integers(0 if data.draw(st.integers(0, 9)) == 0 else 1, 4)) for _ in kinds]
+    size = [data.draw(sizes) for _ in kinds]
     a_axes = data.draw(st.permutations([i for i, kind in enumerate(kinds) if kind in "lmk"]))
     b_axes = data.draw(st.permutations([i for i, kind in enumerate(kinds) if kind in "lnk"]))
     pairs = {
@@ -184,10 +185,39 @@ def test_any_dimension_numbers(data) -> None:
         for wanted in "lk"
     }
     unzip = lambda found: tuple(zip(*found, strict=True)) if found else ((), ())  # noqa: E731
-    numbers = (unzip(pairs["k"]), unzip(pairs["l"]))
     dtype = data.draw(st.sampled_from([jnp.bfloat16, jnp.float32]))
-    a, b = array([sizes[i] for i in a_axes], dtype), array([sizes[i] for i in b_axes], dtype, 1)
+    a, b = array([size[i] for i in a_axes], dtype), array([size[i] for i in b_axes], dtype, 1)
+    return a, b, (unzip(pairs["k"]), unzip(pairs["l"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_dimension_numbers(data) -> None:
+    a, b, numbers = draw_product(data, st.integers(0, 4))
     assert_same_outcome(outcome(dot_general, a, b, numbers), outcome(lax.dot_general, a, b, numbers))
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100f"])
+def test_any_dimension_numbers_on_the_emulated_device(arch) -> None:
+    """Merged axes, middle batches, shared operands, padded rows and exchanged operands, down to the kernel's stores."""
+    missing = why_no_emulated_device(arch)
+    if missing:
+        pytest.skip(missing)
+    launches = 0
+
+    @settings(max_examples=25, deadline=None, derandomize=True)
+    @given(st.data())
+    def check(data) -> None:
+        nonlocal launches
+        a, b, numbers = draw_product(data, st.sampled_from([1, 2, 3, 8, 17]))
+        with jax_clc.emulated(arch, sm_count=4) as device:
+            ours = dot_general(a, b, numbers)
+            assert_same_outcome(ours, lax.dot_general(a, b, numbers))
+            launches += len(device.reports)
+
+    check()
+    assert launches >= 5, "the kernels hardly ran: the test proves nothing"
 
 
 def _squares(f, a, b):
