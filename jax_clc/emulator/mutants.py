@@ -130,10 +130,12 @@ def _cluster_barriers(lines: list[str]) -> Iterator[Mutant]:
             yield Mutant("barrier", number, both, ((number, ""), (following + 1, "")))
 
 
-def judge(entry: dict, ptx: str, mutant: Mutant, problem: Problem, seeds: int, sm_count: int) -> Verdict:
+def judge(entry: dict, ptx: str, mutant: Mutant, seeds: int) -> Verdict:
     """Runs a mutant under one seed after the other until something notices it."""
     text = mutant.apply(ptx)
+    problems, sm_count = problems_for(entry)
     for seed in range(seeds):
+        problem = problems[seed % 2]
         a, b = exact_operands(entry, problem, seed)
         try:
             result = run_kernel(entry, text, problem, a, b, sm_count=sm_count, seed=seed, hostility=HOSTILITY)
@@ -146,13 +148,16 @@ def judge(entry: dict, ptx: str, mutant: Mutant, problem: Problem, seeds: int, s
     return Verdict(mutant, "survived", seeds)
 
 
-def problem_for(entry: dict) -> tuple[Problem, int]:
-    """A problem with tails, several tiles for each worker and more K blocks than stages; and the number of SMs."""
+def problems_for(entry: dict) -> tuple[list[Problem], int]:
+    """Two problems, and the SMs for one worker. Both have tails and several tiles, more than there are work records; one
+    has more K blocks than stages, the other a single one, so that loads run far ahead of the tiles."""
     tile_m = entry["cta_tile"][0] * entry["cluster"][0]
     tile_n = entry["cta_tile"][1] * entry["cluster"][1]
     k = entry["cta_tile"][2] * (entry["stages"] + 1) - 24
     size = entry["cluster"][0] * entry["cluster"][1]
-    return Problem(m=2 * tile_m - 24, n=2 * tile_n - 40, k=k, l=1), size
+    columns = 2 + entry.get("record_stages", 0)
+    m, n = 2 * tile_m - 24, columns * tile_n - 40
+    return [Problem(m=m, n=n, k=k), Problem(m=m, n=n, k=entry["cta_tile"][2] - 24)], size
 
 
 def _judge_packed(task: tuple) -> Verdict:
@@ -170,11 +175,10 @@ def load(name: str, cubins: Path) -> tuple[dict, str]:
 
 def run(entry: dict, ptx: str, seeds: int, processes: int, kinds: tuple[str, ...] = KINDS) -> list[Verdict]:
     """All mutants of one kernel of the manifest."""
-    problem, sm_count = problem_for(entry)
-    clean = judge(entry, ptx, Mutant("none", 0, "", ()), problem, 3, sm_count)
+    clean = judge(entry, ptx, Mutant("none", 0, "", ()), 4)
     if clean.caught:
         raise SystemExit(f"the kernel itself fails: {clean.outcome} {clean.message}")
-    tasks = [(entry, ptx, m, problem, seeds, sm_count) for m in mutants(ptx) if m.kind in kinds]
+    tasks = [(entry, ptx, m, seeds) for m in mutants(ptx) if m.kind in kinds]
     verdicts = []
     with ProcessPoolExecutor(processes) as pool:
         for number, verdict in enumerate(pool.map(_judge_packed, tasks), 1):
@@ -186,11 +190,12 @@ def run(entry: dict, ptx: str, seeds: int, processes: int, kinds: tuple[str, ...
     return verdicts
 
 
-def evidence_of(entry: dict, ptx: str, seeds: int = 5) -> dict[int, str]:
+def evidence_of(entry: dict, ptx: str, seeds: int = 6) -> dict[int, str]:
     """What clean runs show of the lines that a mutant may change without effect, by line."""
-    problem, sm_count = problem_for(entry)
+    problems, sm_count = problems_for(entry)
     witness = Witness()
     for seed in range(seeds):
+        problem = problems[seed % 2]
         a, b = exact_operands(entry, problem, seed)
         run_kernel(entry, ptx, problem, a, b, sm_count=sm_count, seed=seed, hostility=HOSTILITY, referee=witness)
     return witness.harmless()
