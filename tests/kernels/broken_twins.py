@@ -180,10 +180,10 @@ def count_one_reader_too_few():
 
 
 def _change_reader_count(by: int):
-    from kernels import gemm_sm100
+    from kernels import gemm_sm100_shape
 
-    shape = gemm_sm100.WorkPipelineShape
-    gemm_sm100.WorkPipelineShape = lambda stages, size, readers: shape(stages, size, readers + by)
+    shape = gemm_sm100_shape.WorkPipelineShape
+    gemm_sm100_shape.WorkPipelineShape = lambda stages, size, readers: shape(stages, size, readers + by)
 
 
 def leave_without_the_cluster():
