@@ -323,10 +323,10 @@ class WarpCopies(WarpBarriers):
         self.copies_open.append(operation)
         keep = None if source_size is None else source_size[lanes]
         cta = self.cta
-        cta.writing[(operation, cta.rank)] = None
 
         def perform():
-            cta.check_alive(str(operation))
+            if cta.exited:  # cp.async belongs to its thread: what nobody waited for ends with it
+                return
             data = np.zeros((len(active), size), np.uint8)
             for row, address in enumerate(sources.tolist()):
                 wanted = size if keep is None else int(keep[row])
@@ -337,7 +337,6 @@ class WarpCopies(WarpBarriers):
             if self.referee is not None:
                 ranges = np.stack((active, np.full_like(active, size)), 1)
                 self.referee.async_access(operation.agent, "write", "shared", cta.number, ranges, line)
-            cta.writing.pop((operation, cta.rank), None)
             operation.finish(self.machine)
 
         self.machine.later(self.options.copy_delay, perform, operation)
