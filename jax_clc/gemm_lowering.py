@@ -24,7 +24,7 @@ from jax_clc import emulation, native, partitioning
 from jax_clc.contraction import Contraction
 from jax_clc.gemm_primitive import gemm_p, reference
 from jax_clc.gemm_view import GemmView, MatrixView, NotAGemm, gemm_view
-from jax_clc.operand_source import sources_of
+from jax_clc.operand_source import given, sources_of
 from jax_clc.options import GemmOptions
 from jax_clc.planning import GemmPlan, GemmProblem, planner
 from jax_clc.planning.catalog import FAMILIES
@@ -123,10 +123,17 @@ def _lower_reference(ctx: Any, a: Any, b: Any, *, reason: str = "", **parameters
 def _lower_for(ctx: Any, a: Any, b: Any, *, devices: Sequence[DeviceModel] | None, **parameters: Any) -> Any:
     """One device's product for CUDA, or for the emulated device."""
     (out_aval,) = ctx.avals_out
-    sources, contraction = sources_of(a, b, ctx.avals_in, parameters)
-    plan, view = plan_contraction(
-        contraction, *sources, out_aval.dtype, parameters["precision"], parameters["options"], devices
-    )  # fmt: skip
+    operands = (a, b, ctx.avals_in, parameters["contraction"])
+    request = (out_aval.dtype, parameters["precision"], parameters["options"], devices)
+    sources, contraction = sources_of(*operands)
+    try:
+        plan, view = plan_contraction(contraction, *sources, *request)
+    except ValueError:
+        if parameters["options"].kernel is None:
+            raise
+        # Pinned for the operands that the caller sees, rather than for those behind a transpose of theirs.
+        sources, contraction = given(*operands)
+        plan, view = plan_contraction(contraction, *sources, *request)
     if plan.fallback_reason is not None or view is None:
         empty = any(0 in source.shape for source in sources)
         options = parameters["options"] if not empty else GemmOptions()
@@ -215,7 +222,8 @@ def _lower_split(ctx: Any, a: Any, b: Any, rule: Callable[..., Any], **parameter
         return rule(ctx, a, b, **parameters)
     reason: str | None = "XLA splits this program in a way no rule serves"
     if split == "auto":
-        sources, contraction = sources_of(a, b, ctx.avals_in, parameters)
+        look = sources_of if parameters["options"].kernel is None else given
+        sources, contraction = look(a, b, ctx.avals_in, parameters["contraction"])
         reason = static_fallback_reason(*sources, parameters["precision"])
     if reason is not None:
         return _lower_reference(ctx, a, b, reason=reason, **parameters)

@@ -8,7 +8,7 @@ This makes the backward product of a 16-bit layer with 32-bit results a 16-bit p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,19 +38,22 @@ class Source:
         return self.aval.dtype
 
 
-def sources_of(
-    a: Any, b: Any, avals: Sequence[Any], parameters: Mapping[str, Any]
-) -> tuple[tuple[Source, Source], Contraction]:
-    """The operands behind transposes and exact widenings, and the contraction in their axes.
+Sources = tuple[tuple[Source, Source], Contraction]
+"""Both operands, and the contraction in their axes."""
 
-    Under a pinned kernel they are taken as they are: it was pinned for the operands that the caller sees. So are those
-    with explicit shardings, which belong to their axes.
-    """
-    contraction: Contraction = parameters["contraction"]
+
+def given(a: Any, b: Any, avals: Sequence[Any], contraction: Contraction) -> Sources:
+    """The operands as the caller sees them."""
     a_aval, b_aval = avals
-    first, second = Source(a, a_aval, contraction.a), Source(b, b_aval, contraction.b)
-    if parameters["options"].kernel is not None or any(internals.explicit_sharding(aval) for aval in avals):
-        return (first, second), contraction
+    return (Source(a, a_aval, contraction.a), Source(b, b_aval, contraction.b)), contraction
+
+
+def sources_of(a: Any, b: Any, avals: Sequence[Any], contraction: Contraction) -> Sources:
+    """The operands behind transposes and exact widenings. Those with explicit shardings, which belong to their axes,
+    are taken as they are."""
+    (first, second), _ = as_they_are = given(a, b, avals, contraction)
+    if any(internals.explicit_sharding(aval) for aval in avals):
+        return as_they_are
     first, second = _behind_transposes(first), _behind_transposes(second)
     narrow = _behind_widening(first), _behind_widening(second)
     if narrow[0].dtype == narrow[1].dtype:
