@@ -158,7 +158,7 @@ def test_transformation_matches_jax(place, rng, monkeypatch, name, transformatio
     assert_same(compiled(functools.partial(run, ours))(a, b), expected)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", (*WHOLE, "matmul_vector"))
 @pytest.mark.parametrize("preferred", [None, jnp.float32])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32, jnp.int8])
 def test_dtypes_match_jax(place, rng, name, preferred, dtype) -> None:
