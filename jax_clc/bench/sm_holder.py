@@ -1,7 +1,8 @@
 """Other work on the device: a kernel that holds a number of SMs with all their shared memory until it is released.
 
 Each of its CTAs asks for so much shared memory that no second CTA fits beside it, says that it is resident, and waits
-for a flag in host memory. It leaves by itself after a while, so that a program that dies cannot keep the device.
+for a flag in device memory, which the host sets by a copy on a stream of its own: polling must not load the bus. It
+leaves by itself after a while, so that a program that dies cannot keep the device.
 Uses the driver through ctypes, in the primary context, which is XLA's too; the driver compiles the PTX below.
 """
 
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 KERNEL_NAME = "jax_clc_sm_holder"
 MAX_HOLD_S = 30
 NON_BLOCKING_STREAM = 1
-HOST_MEMORY_MAPPED = 2
+FLAGS_BYTES = 8  # two 32-bit words: released, and how many CTAs are resident
 MAX_DYNAMIC_SHARED_MEMORY = 8
 DEVICE_SHARED_MEMORY_OPTIN = 97
 
@@ -39,7 +40,7 @@ wait:
   ld.relaxed.sys.global.u32 %r1, [%d0];
   setp.ne.u32 %p0, %r1, 0;
   @%p0 bra done;
-  nanosleep.u32 2000;
+  nanosleep.u32 20000;
   mov.u64 %d4, %globaltimer;
   setp.lt.u64 %p1, %d4, %d2;
   @%p1 bra wait;
@@ -71,21 +72,19 @@ class SmHolder:
         self._call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(PTX.encode()))
         self._call("cuModuleGetFunction", ctypes.byref(self._function), module, KERNEL_NAME.encode())
         self._call("cuFuncSetAttribute", self._function, MAX_DYNAMIC_SHARED_MEMORY, self._shared_bytes)
-        self._stream = ctypes.c_void_p()
-        self._call("cuStreamCreate", ctypes.byref(self._stream), NON_BLOCKING_STREAM)
-        memory = ctypes.c_void_p()
-        self._call("cuMemHostAlloc", ctypes.byref(memory), ctypes.c_size_t(64), HOST_MEMORY_MAPPED)
-        self._flags = (ctypes.c_uint32 * 2).from_address(memory.value or 0)  # released, resident
+        self._stream, self._control = ctypes.c_void_p(), ctypes.c_void_p()
+        for stream in (self._stream, self._control):
+            self._call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING_STREAM)
         self._address = ctypes.c_uint64()
-        self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(self._address), memory, 0)
+        self._call("cuMemAlloc_v2", ctypes.byref(self._address), ctypes.c_size_t(FLAGS_BYTES))
 
     @contextmanager
     def holding(self, sms: int) -> Iterator[None]:
         """Returns from entering when all `sms` CTAs are resident; raises HolderError if they are not within 5 s."""
-        self._flags[0] = self._flags[1] = 0
         if sms == 0:
             yield
             return
+        self._set_flags(released=0)
         limit = ctypes.c_uint64(MAX_HOLD_S * 10**9)
         parameters = (ctypes.c_void_p * 2)(ctypes.addressof(self._address), ctypes.addressof(limit))
         self._call(
@@ -93,17 +92,29 @@ class SmHolder:
         )
         try:
             deadline = time.monotonic() + 5
-            while self._flags[1] < sms:
+            while (resident := self._resident()) < sms:
                 if time.monotonic() > deadline:
-                    raise HolderError(f"{self._flags[1]} of {sms} CTAs became resident within 5 s")
+                    raise HolderError(f"{resident} of {sms} CTAs became resident within 5 s")
                 time.sleep(0.001)
             started = time.monotonic()
             yield
             if time.monotonic() - started > MAX_HOLD_S - 2:
                 raise HolderError(f"the SMs may have been given back: held for more than {MAX_HOLD_S - 2} s")
         finally:
-            self._flags[0] = 1
+            self._set_flags(released=1)
             self._call("cuStreamSynchronize", self._stream)
+
+    def _set_flags(self, released: int) -> None:
+        """Also takes the number of resident CTAs back to 0: nobody asks for it once they are released."""
+        words = (ctypes.c_uint32 * 2)(released, 0)
+        self._call("cuMemcpyHtoDAsync_v2", self._address, words, ctypes.c_size_t(FLAGS_BYTES), self._control)
+        self._call("cuStreamSynchronize", self._control)
+
+    def _resident(self) -> int:
+        words = (ctypes.c_uint32 * 2)()
+        self._call("cuMemcpyDtoHAsync_v2", words, self._address, ctypes.c_size_t(FLAGS_BYTES), self._control)
+        self._call("cuStreamSynchronize", self._control)
+        return words[1]
 
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._cuda, name)(*arguments)
