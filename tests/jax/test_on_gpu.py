@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +87,23 @@ def test_a_program_saved_for_another_machine_runs_here(rng) -> None:
     assert "sm90_" in exported.mlir_module()
     exact = (np.asarray(a, np.float64) @ np.asarray(b, np.float64)).astype(jnp.bfloat16)
     np.testing.assert_array_equal(np.asarray(jax.jit(exported.call)(a, b), np.float64), exact.astype(np.float64))
+
+
+def test_a_program_saved_on_a_machine_without_a_gpu_runs_here(rng) -> None:
+    path = os.environ.get("JAX_CLC_SAVED_PROGRAM")
+    if not path:
+        pytest.skip("JAX_CLC_SAVED_PROGRAM names no file; tests/jax/saved_program.py makes one")
+    import saved_program
+
+    exported = jax_clc.export.deserialize(Path(path).read_bytes())
+    assert "sm90_" in exported.mlir_module() and "sm100_" in exported.mlir_module()
+    a, b = (integers(rng, *shape) for shape in saved_program.SHAPES)
+    ours = jax.tree.leaves(jax.jit(exported.call)(a, b))
+    theirs = jax.tree.leaves(
+        jax.jit(jax.value_and_grad(lambda a, b: (jnp.matmul(a, b) ** 2).astype(jnp.float32).sum(), (0, 1)))(a, b)
+    )
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(np.asarray(mine, np.float64), np.asarray(other, np.float64))
 
 
 def test_two_calls_give_the_same_bits(rng) -> None:
