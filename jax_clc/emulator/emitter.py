@@ -153,7 +153,8 @@ class Emitter:
     def value(self, operand, kind: str, vector: bool = False) -> str:
         """An operand as a value of the type: signed, unsigned or float. `vector` forces an array of lanes."""
         if kind in ("f32", "f64", "f16"):
-            if isinstance(operand, Register) and not self.use(operand).uniform and self.declared(operand) == kind:
+            kept = isinstance(operand, Register) and self.declared(operand) == kind and kind != "f16"
+            if kept and not self.use(operand).uniform:
                 return self.name(self.use(operand))
             raw = self.raw(operand, kind)
             size = TYPE_BYTES[kind]

@@ -8,6 +8,7 @@ from .instructions_integer import bits_of, truncated, unsigned
 from .ptx_tree import TYPE_BYTES, Instruction, Label, Register, SpecialRegister, Vector
 
 FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2")
+EIGHT_BIT_PAIRS = ("e4m3x2", "e5m2x2")
 RANGES = {kind: (-(1 << bits_of(kind) - 1), (1 << bits_of(kind) - 1) - 1) for kind in ("s8", "s16", "s32", "s64")}
 RANGES |= {kind: (0, (1 << bits_of(kind)) - 1) for kind in ("u8", "u16", "u32", "u64")}
 
@@ -129,6 +130,8 @@ def cvt(emitter: Emitter, instruction: Instruction) -> None:
     if len(instruction.operands) == 3:
         return _cvt_pair(emitter, instruction)
     to, source = parts[-2], parts[-1]
+    if source in EIGHT_BIT_PAIRS:
+        return _cvt_from_eight_bits(emitter, instruction, to, source)
     if to not in TYPE_BYTES and to != "tf32" or source not in TYPE_BYTES:
         raise emitter.unsupported()
     if to in FLOATS or source in FLOATS or to == "tf32":
@@ -195,16 +198,30 @@ def _cvt_pair(emitter: Emitter, instruction: Instruction) -> None:
     """cvt.rn(.relu)(.satfinite).{f16x2,bf16x2}.f32 d, a, b: a is the upper half."""
     parts = instruction.parts
     to, source = parts[-2], parts[-1]
-    if to not in ("f16x2", "bf16x2") or source != "f32" or "rn" not in parts:
+    if to not in ("f16x2", "bf16x2", *EIGHT_BIT_PAIRS) or source != "f32" or "rn" not in parts:
         raise emitter.unsupported()
     d, a, b = instruction.operands
     x, y = emitter.vector(a, "f32"), emitter.vector(b, "f32")
     if "relu" in parts:
         x, y = f"np.fmax({x}, F32(0))", f"np.fmax({y}, F32(0))"
+    if to in EIGHT_BIT_PAIRS:
+        emitter.put(d, f"PACK_EIGHT_BITS({x}, {y}, {to[:4]!r})", "u16", False)
+        return
     if "satfinite" in parts:
         limit = 65504.0 if to == "f16x2" else 3.3895313892515355e38
         x, y = f"({x}).clip(-{limit}, {limit})", f"({y}).clip(-{limit}, {limit})"
     emitter.put(d, f"{'PACK_F16' if to == 'f16x2' else 'PACK_BF16'}({x}, {y})", "u32", False)
+
+
+def _cvt_from_eight_bits(emitter: Emitter, instruction: Instruction, to: str, source: str) -> None:
+    """cvt.rn(.relu).f16x2.{e4m3x2,e5m2x2} d, a."""
+    if to != "f16x2":
+        raise emitter.unsupported()
+    d, a = instruction.operands
+    values = f"UNPACK_EIGHT_BITS({emitter.vector(a, 'u16')}, {source[:4]!r})"
+    if "relu" in instruction.parts:
+        values = f"np.fmax({values}, F16(0))"
+    emitter.put(d, f"({values}).view(U32)", "u32", False)
 
 
 # address spaces

@@ -138,9 +138,17 @@ def mad(emitter: Emitter, instruction: Instruction) -> None:
     return emitter.put(d, f"({text}) + {emitter.raw(c, u)}", u, False)
 
 
-@form("mul24", "mad24")
+@form("mul24", "mad24", uniform="never")
 def mul24(emitter: Emitter, instruction: Instruction) -> None:
-    raise emitter.unsupported()
+    """Products of the low 24 bits: .lo keeps bits 0 to 31 of the 48, .hi bits 16 to 47."""
+    kind = type_of(emitter, instruction)
+    d, a, b, *rest = instruction.operands
+    shift = "<< I64(40) >> I64(40)" if kind == "s32" else "& I64(0xFFFFFF)"
+    x, y = (f"({emitter.vector(o, 'u32')}.astype(I64) {shift})" for o in (a, b))
+    text = f"(({x} * {y}) >> I64({16 if 'hi' in instruction.parts else 0})).astype(U32)"
+    if rest:
+        text = f"{text} + {emitter.raw(rest[0], 'u32')}"
+    emitter.put(d, text, "u32", False)
 
 
 @form("div", "rem", uniform=float_never)

@@ -129,6 +129,26 @@ def PACK_F16(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     return pair.astype(np.float16).view(np.uint32).reshape(32)
 
 
+_EIGHT_BITS = {
+    "e4m3": (np.dtype(ml_dtypes.float8_e4m3fn), 448.0),
+    "e5m2": (np.dtype(ml_dtypes.float8_e5m2), 57344.0),
+}
+
+
+def PACK_EIGHT_BITS(high: np.ndarray, low: np.ndarray, kind: str) -> np.ndarray:
+    """cvt.rn.satfinite.{e4m3x2,e5m2x2}.f32: finite values saturate; NaN becomes 0x7f, the canonical one."""
+    dtype, limit = _EIGHT_BITS[kind]
+    pair = np.stack((low, high), 1)
+    bits = pair.clip(-limit, limit).astype(dtype).view(np.uint8)
+    bits = np.where(pair != pair, np.uint8(0x7F), bits)
+    return np.ascontiguousarray(bits).view(np.uint16).reshape(32)
+
+
+def UNPACK_EIGHT_BITS(pairs: np.ndarray, kind: str) -> np.ndarray:
+    """Two eight-bit floats in each lane as 64 float16, exactly."""
+    return np.ascontiguousarray(pairs).view(_EIGHT_BITS[kind][0]).astype(np.float16)
+
+
 # integers
 
 

@@ -124,3 +124,30 @@ def test_every_lane_gets_a_spin_lock(kernel, seed):
     mutex, total = np.zeros(1, np.int32), np.zeros(1, np.int32)
     run_ptx(PTX, kernel, grid=2, block=64, args=[mutex, total], seed=seed)
     assert total[0] == 128
+
+
+def test_eight_bit_floats():
+    values = np.random.default_rng(0).normal(size=64).astype(np.float32) * np.float32(100)
+    values[:6] = [np.nan, 1e9, -1e9, np.inf, 0.0, -0.0]
+    first, second, back = np.zeros(32, np.uint16), np.zeros(32, np.uint16), np.zeros(64, np.float32)
+    outputs = [Buffer(x, output=True) for x in (first, second, back)]
+    run_ptx(PTX, "eight_bits", grid=1, block=32, args=[values, *outputs, 32])
+    for bits, dtype, limit in ((first, ml_dtypes.float8_e4m3fn, 448), (second, ml_dtypes.float8_e5m2, 57344)):
+        expected = values.clip(-limit, limit).astype(dtype)
+        np.testing.assert_array_equal(bits.view(np.uint8)[1:], expected.view(np.uint8)[1:])
+        assert bits.view(np.uint8)[0] == 0x7F
+    np.testing.assert_array_equal(back, first.view(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32))
+
+
+def low24(value: int, signed: bool) -> int:
+    value &= 0xFFFFFF
+    return value - (1 << 24) if signed and value >> 23 else value
+
+
+def test_24_bit_products():
+    x, out = integers(0, 32, np.int32, -(1 << 31), 1 << 31), np.zeros((32, 2), np.int32)
+    run_ptx(PTX, "products_24", grid=1, block=32, args=[x, Buffer(out, output=True), 32])
+    pairs = [(int(x[i]), int(x[(i + 1) % 32])) for i in range(32)]
+    low = [low24(a, True) * low24(b, True) & 0xFFFFFFFF for a, b in pairs]
+    high = [(low24(a, False) * low24(b, False) >> 16) + 7 & 0xFFFFFFFF for a, b in pairs]
+    np.testing.assert_array_equal(out.view(np.uint32), np.array([low, high]).T)

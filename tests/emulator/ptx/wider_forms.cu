@@ -167,3 +167,26 @@ extern "C" __global__ void naive_lock(int* mutex,
   __threadfence();
   atomicExch(mutex, 0);
 }
+// Eight-bit floats and 24-bit products.
+extern "C" __global__ void eight_bits(const float* in, unsigned short* e4m3, unsigned short* e5m2, float* back, int n) {
+  int i = threadIdx.x;
+  if (i >= n) return;
+  unsigned short a, b;
+  unsigned halves;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(a) : "f"(in[2 * i + 1]), "f"(in[2 * i]));
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(b) : "f"(in[2 * i + 1]), "f"(in[2 * i]));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(a));
+  e4m3[i] = a;
+  e5m2[i] = b;
+  back[2 * i] = __low2float(*reinterpret_cast<__half2*>(&halves));
+  back[2 * i + 1] = __high2float(*reinterpret_cast<__half2*>(&halves));
+}
+extern "C" __global__ void products_24(const int* in, int* out, int n) {
+  int i = threadIdx.x;
+  if (i >= n) return;
+  int lo, hi;
+  asm("mul24.lo.s32 %0, %1, %2;" : "=r"(lo) : "r"(in[i]), "r"(in[(i + 1) % n]));
+  asm("mad24.hi.u32 %0, %1, %2, %3;" : "=r"(hi) : "r"(in[i]), "r"(in[(i + 1) % n]), "r"(7));
+  out[2 * i] = lo;
+  out[2 * i + 1] = hi;
+}
