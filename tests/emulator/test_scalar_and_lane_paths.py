@@ -145,7 +145,8 @@ def defined(name: str, width: int, a: int, b: int, c: int) -> int | None:
         "add": lambda: x + y, "sub": lambda: x - y, "mul.lo": lambda: x * y, "mul.hi": lambda: x * y >> width,
         "mad.lo": lambda: x * y + z, "min": lambda: min(x, y), "max": lambda: max(x, y), "and": lambda: a & b,
         "or": lambda: a | b, "xor": lambda: a ^ b, "not": lambda: ~a, "neg": lambda: -x, "abs": lambda: abs(x),
-@pytest.mark.parametrize("name, width, body", [pytest.param(*form, id=form[0]) for form in forms()])
+        "shl": lambda: a << shift if shift < width else 0, "shr": lambda: x >> min(shift, width),
+        "cnot": lambda: a == 0,
         "setp.lt": lambda: x < y, "setp.le": lambda: x <= y, "setp.gt": lambda: x > y, "setp.ge": lambda: x >= y,
         "setp.eq": lambda: x == y, "setp.ne": lambda: x != y, "popc": lambda: a.bit_count(),
         "clz": lambda: width - a.bit_length(),
