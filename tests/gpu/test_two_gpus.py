@@ -46,8 +46,8 @@ def integers(*shape, seed=0):
     return np.random.default_rng([seed, *shape]).integers(-2, 3, shape).astype(jnp.bfloat16)
 
 
-@pytest.fixture(scope="module")
-def mesh():
+@pytest.fixture
+def mesh(two_gpus):
     return jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices("cuda")[:2])
 
 
