@@ -12,7 +12,16 @@ from .kernel_run import Problem, exact_operands, read_ptx, reference, run_kernel
 from .options import Hostility
 
 REPRESENTATIVES = 8
-REPRESENTATIVE_FACTS = ("schedule", "cluster", "two_sm_mma", "pingpong", "split_k", "operand_copies", "output_copies")
+REPRESENTATIVE_FACTS = (
+    "schedule",
+    "cluster",
+    "cluster_k",
+    "two_sm_mma",
+    "pingpong",
+    "split_k",
+    "operand_copies",
+    "output_copies",
+)
 SM_COUNT = 8
 
 
@@ -76,18 +85,24 @@ def shapes_of(entry: Mapping) -> list[Problem]:
 
 
 def representatives(entries: Sequence[Mapping]) -> set[str]:
-    """At most 8 kernels of each family that together show every value of the facts in which kernels differ most."""
+    """At most 8 kernels of each family that together show as many pairs of values as they can of the facts in which
+    kernels differ most, and so every single value that 8 kernels can show."""
+
+    def pairs(entry: Mapping) -> set[tuple]:
+        values = [(fact, repr(entry.get(fact))) for fact in REPRESENTATIVE_FACTS]
+        return {(x, y) for i, x in enumerate(values) for y in values[i:]}
+
     chosen: set[str] = set()
     for family in sorted({e["family"] for e in entries}):
         mine = [e for e in entries if e["family"] == family]
-        wanted = {(f, repr(e.get(f))) for e in mine for f in REPRESENTATIVE_FACTS}
+        wanted = set().union(*(pairs(e) for e in mine))
         for _ in range(REPRESENTATIVES):
-            if not wanted or not mine:
+            best = max(mine, key=lambda e: len(wanted & pairs(e)), default=None)
+            if best is None or not wanted & pairs(best):
                 break
-            best = max(mine, key=lambda e: len(wanted & {(f, repr(e.get(f))) for f in REPRESENTATIVE_FACTS}))
             chosen.add(best["name"])
             mine = [e for e in mine if e is not best]
-            wanted -= {(f, repr(best.get(f))) for f in REPRESENTATIVE_FACTS}
+            wanted -= pairs(best)
     return chosen
 
 
