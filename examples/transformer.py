@@ -96,16 +96,16 @@ def train(einsum, options: argparse.Namespace) -> list[float]:
     return [float(value) for value in losses]
 
 
-def plot(curves: dict[str, list[float]], path: str) -> None:
+def plot(record: dict, path: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    for (name, losses), style in zip(curves.items(), ("-", "--"), strict=True):
+    for (name, losses), style in zip(record["losses"].items(), ("-", "--"), strict=True):
         axes.plot(losses, style, label=f"{name}: {losses[-1]:.3f} at the end")
-    axes.set(xlabel="step", ylabel="loss, nats per byte", title=f"Transformer on {jax.devices()[0].device_kind}")
+    axes.set(xlabel="step", ylabel="loss, nats per byte", title=f"Transformer on {record['device']}")
     axes.legend()
     figure.savefig(path, dpi=150)
 
@@ -124,16 +124,16 @@ def main() -> None:
     ours, theirs = (curves[name][-1] for name in ("jax_clc", "lax"))
     difference = abs(ours - theirs) / theirs
     print(f"{options.steps} steps: loss {ours:.4f} with jax_clc, {theirs:.4f} with lax, {100 * difference:.2f}% apart")
+    record = {
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+        "options": vars(options),
+        "losses": curves,
+    }
     if options.json:
-        record = {
-            "device": jax.devices()[0].device_kind,
-            "jax": jax.__version__,
-            "options": vars(options),
-            "losses": curves,
-        }
         pathlib.Path(options.json).write_text(json.dumps(record, indent=1))
     if options.plot:
-        plot(curves, options.plot)
+        plot(record, options.plot)
     if difference > 0.01:
         raise SystemExit("the final losses differ by more than 1%")
 
