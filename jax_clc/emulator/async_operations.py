@@ -25,6 +25,7 @@ from jax_clc.emulator.errors import (
 )
 from jax_clc.emulator.happens_before import ALL_LANES, NOBODY, Agents, lanes_of
 from jax_clc.emulator.referee_state import (
+    ASYNC_STORES,
     GENERIC_PROXY,
     MERGED,
     ON_BARRIER,
@@ -183,7 +184,8 @@ class AsyncOperations:
         agents, message = op.warp.agents, op.known()
         if op.vector is None or len(op.vector) < agents.capacity:
             published = message[hb.P if self.axioms.fence_by_accessing_thread else hb.L]
-            generic = op.kind in GENERIC_PROXY
+            lenient = op.kind in ASYNC_STORES and not self.axioms.async_stores_need_fence
+            generic = op.kind in GENERIC_PROXY or lenient
             op.vector = message[hb.H] if generic else np.where(agents.is_async, message[hb.H], published)
         by: int | np.ndarray = agent
         if op.per_lane:
@@ -213,7 +215,9 @@ class AsyncOperations:
         if ordered[hb.H] and not asynchronous:
             if not access.is_write and not self.axioms.fence_covers_write_after_read:
                 return
-            if ordered[hb.L]:
+            if op.kind in ASYNC_STORES:
+                axiom, hint = "async_stores_need_fence", "no fence.proxy.async lies between"
+            elif ordered[hb.L]:
                 axiom = "fence_by_accessing_thread"
                 hint = "a fence.proxy.async lies on the path, but not in the thread that made the access"
             else:

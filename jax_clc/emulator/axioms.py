@@ -65,6 +65,9 @@ class Axioms:
     barrier_memory_is_opaque: bool = _axiom(
         14, Tag.ISA_RULE, "Memory that holds a valid mbarrier is touched by mbarrier operations only."
     )
+    async_stores_need_fence: bool = _axiom(
+        15, Tag.OUR_CHOICE, "st.async and red.async are accesses of the asynchronous proxy, as axioms 4 to 6 mean it."
+    )
 
 
 STRICT = Axioms()

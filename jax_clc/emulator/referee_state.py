@@ -16,6 +16,7 @@ ON_BARRIER = ("bulk.load", "bulk.shared", "st.async", "red.async", "try_cancel")
 # Operations of one stream that complete in order; these belong to a thread, others to a warp or warpgroup.
 PER_THREAD = ("bulk.store", "bulk.reduce", "cp.async", "bulk.prefetch")
 GENERIC_PROXY = ("cp.async",)
+ASYNC_STORES = ("st.async", "red.async")
 TENSOR_PIPE = ("tcgen05.mma", "tcgen05.cp")
 # Operations that read one stage in several steps, whose touches are judged together.
 MERGED = ("wgmma", *TENSOR_PIPE)

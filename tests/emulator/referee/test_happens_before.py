@@ -317,6 +317,23 @@ def test_generic_writes_need_a_proxy_fence_before_a_store_reads_them():
         store(None)
 
 
+def test_async_stores_over_what_was_read_need_a_fence_by_our_choice():
+    def overwrite(**options):
+        scene = Scene(**options)
+        ready(scene)
+        scene.write(1, mask=1)
+        scene.bar(0, 1)
+        op = scene.issue(0, "st.async")
+        scene.touch(op, "write", size=4)
+        scene.land(op)
+        return scene.referee.unproven
+
+    with pytest.raises(errors.MissingProxyFence, match="async_stores_need_fence"):
+        overwrite()
+    assert [e.axiom for e in overwrite(foreign=True)] == ["async_stores_need_fence"]
+    assert overwrite(axioms=Axioms(async_stores_need_fence=False)) == []
+
+
 def test_the_fence_of_a_lane_covers_its_own_writes_only(scene):
     scene.write(0)
     scene.fence(0, mask=1)
