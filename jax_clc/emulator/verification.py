@@ -119,8 +119,8 @@ def cases_of(
 
 
 def hostility_of(seed: int) -> Hostility:
-    """The manner of a seed: as usual, late copies, hurried ones, or SMs that come and go with refusals. In 16 seeds each
-    of four shapes meets each manner."""
+    """The manner of a seed: as usual, late copies, hurried ones, or SMs that come and go with refusals. In 16 seeds
+    each of four shapes meets each manner."""
     manner = (seed + seed // 4) % 4
     if manner == 1:
         return Hostility(copy_delay=(0, 400), mma_delay=(0, 5), turn=(1, 2), spurious_failures=0.2, clc_delay=(0, 300))
