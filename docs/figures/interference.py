@@ -1,30 +1,56 @@
 """The schedule model against a measurement: one GEMM, other work on 0 to 66 of an H200's 132 SMs.
 
-    python docs/figures/interference.py        prints the table of docs/choosing_a_schedule.md
+    python docs/figures/interference.py            prints the table of docs/choosing_a_schedule.md
+    python docs/figures/interference.py --write    writes it there
 
-Measured: 8192 x 8192 x 4096, bf16, random normal, jax 0.11.2, device time, median; a spinning kernel holds the SMs
-with all their shared memory for the whole time. Static persistent kernel, and the same kernel with a work counter.
-Fitted: the time of a tile with all SMs at work (714 us in 16 rounds), and the ramp of the clock.
-Assumed: CTA tile 128 x 256 and cluster (2, 1), so 1,024 cluster tiles; GPCs of 16 and 18 SMs, over which the held SMs
-are spread evenly, as the hardware spreads CTAs.
+Measured: benchmarks/results/interference.json (`python -m benchmarks.interference`), 8192 x 8192 x 4096, bf16. A kernel
+holds the SMs with all their shared memory for the whole time.
+Fitted: each schedule's tile time from its own run with no SM held, and the speed of the SMs at two loads (below).
+Assumed: GPCs of 16 and 18 SMs, over which the held SMs are spread evenly, as the hardware spreads CTAs.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import sys
+from pathlib import Path
 
 from jax_clc.schedule.model import Device, Tiles, simulate
 from jax_clc.schedule.trace import SmWindow, TileTrace
 
-HELD_SMS = (0, 4, 16, 32, 66)
-MEASURED_US = {"static": (714, 1236, 1203, 1218, 1797), "dynamic": (729, 764, 806, 1017, 1389)}
-
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "choosing_a_schedule.md"
+MEASURED = json.loads((ROOT / "benchmarks" / "results" / "interference.json").read_text(encoding="utf-8"))
+SCHEDULES = ("nonpersistent", "static", "dynamic")
+SMS, CLUSTER = MEASURED["sm_count"], 2
 GPC_SIZES = (16, 16, 16, 16, 16, 16, 18, 18)
-CLUSTER_TILES = 8192 // 256 * (8192 // 256)
-TILE_US = 714 / 16
-# Few busy SMs run at the boost clock: 2 * 128 * 256 * 4096 FLOP at 4,096 FLOP a clock and 1.98 GHz are 33.1 us; with
-# all busy the power limit makes it TILE_US.
-SPEED = ((32, TILE_US / 33.1), (66, 1.0))
+CLUSTER_TILES = 8192 // 256 * (8192 // 256)  # CTA tile 128 x 256, cluster (2, 1)
+ROUNDS = -(-CLUSTER_TILES // (SMS // CLUSTER))
+BEGIN, END = "<!-- interference: begin -->", "<!-- interference: end -->"
+
+
+def measured_us(schedule: str) -> dict[int, float]:
+    """Held SMs -> microseconds."""
+    return {row["held_sms"]: row["contestants"][schedule]["median_us"] for row in MEASURED["rows"]}
+
+
+def tile_us(schedule: str) -> float:
+    """Time of a tile with all SMs at work."""
+    return measured_us(schedule)[0] / ROUNDS
+
+
+def speed() -> tuple[tuple[int, float], ...]:
+    """(busy SMs, relative speed): the clock falls as more SMs draw power.
+
+    Few SMs run at the boost clock: 2 * 128 * 256 * 4096 FLOP at 4,096 FLOP a clock and 1.98 GHz are 33.1 us. In between
+    stands `dynamic` with the most SMs held, whose rounds are full.
+    """
+    times = measured_us("dynamic")
+    held = max(times)
+    free = (SMS - held) // CLUSTER - 1  # the odd SMs of two GPCs hold no cluster
+    at_half = tile_us("dynamic") / (times[held] / -(-CLUSTER_TILES // free))
+    return (32, tile_us("static") / 33.1), (free * CLUSTER, at_half), (SMS, 1.0)
 
 
 def held_windows(count: int) -> tuple[SmWindow, ...]:
@@ -37,24 +63,28 @@ def held_windows(count: int) -> tuple[SmWindow, ...]:
 
 def predicted(schedule: str, held: int) -> TileTrace:
     """The model's trace with `held` SMs held throughout."""
-    device = Device(132, 2, GPC_SIZES, held_windows(held), SPEED)
-    return simulate(schedule, Tiles.constant(CLUSTER_TILES, TILE_US), device)
+    device = Device(SMS, CLUSTER, GPC_SIZES, held_windows(held), speed())
+    return simulate(schedule, Tiles.constant(CLUSTER_TILES, tile_us(schedule)), device)
 
 
 def table() -> str:
     """The comparison as a Markdown table."""
     lines = [
-        "| SMs held | static measured | model | error | dynamic measured | model | error |",
-        "|---|---|---|---|---|---|---|",
+        "| SMs held | " + " | ".join(f"{name}: measured | model | error" for name in SCHEDULES) + " |",
+        "|---:|" + "---:|---:|---:|" * len(SCHEDULES),
     ]
-    for index, held in enumerate(HELD_SMS):
+    for held in measured_us("static"):
         cells = [str(held)]
-        for schedule, measured in MEASURED_US.items():
-            model = predicted(schedule, held).makespan
-            cells += [f"{measured[index]} us", f"{model:.0f} us", f"{model / measured[index] - 1:+.1%}"]
+        for schedule in SCHEDULES:
+            measured, model = measured_us(schedule)[held], predicted(schedule, held).makespan
+            cells += [f"{measured:.0f} us", f"{model:.0f} us", f"{model / measured - 1:+.1%}"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
     print(table())
+    if "--write" in sys.argv:
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        _, _, after = rest.partition(END)
+        PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from interference import HELD_SMS, MEASURED_US, predicted
+import interference
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
@@ -93,7 +93,7 @@ def sms_come_and_go() -> Figure:
 def many_tiles() -> Figure:
     """8192 x 8192 x 4096 on an H200 of which 16 SMs are held."""
     return picture.draw(
-        [predicted("static", 16), predicted("dynamic", 16)],
+        [interference.predicted("static", 16), interference.predicted("dynamic", 16)],
         title="8192 x 8192 x 4096 in 1,024 cluster tiles, 132 SMs, 16 of them held (model)",
     )
 
@@ -150,24 +150,25 @@ def a_request_and_its_record() -> Figure:
 def interference_h200() -> Figure:
     """Measured against predicted, other work on 0 to 66 of 132 SMs."""
     figure = picture.new_figure(10.4, 3.8)
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, schedule in zip(axes, ("static", "dynamic"), strict=True):
-        colour = SCHEDULE_COLOURS[schedule]
-        fair = [MEASURED_US[schedule][0] * 132 / (132 - held) for held in HELD_SMS]
-        axis.plot(HELD_SMS, fair, color=FAINT, lw=1.2, ls="--", label="in proportion to the free SMs")
-        model = [predicted(schedule, held).makespan for held in HELD_SMS]
-        axis.plot(HELD_SMS, model, color=colour, lw=2, label="model")
-        axis.plot(HELD_SMS, MEASURED_US[schedule], color=INK, ls="", marker="o", ms=6, label="measured")
+    axes = figure.subplots(1, len(interference.SCHEDULES), sharey=True)
+    for axis, schedule in zip(axes, interference.SCHEDULES, strict=True):
+        measured = interference.measured_us(schedule)
+        held = list(measured)
+        fair = [measured[0] * interference.SMS / (interference.SMS - sms) for sms in held]
+        model = [interference.predicted(schedule, sms).makespan for sms in held]
+        axis.plot(held, fair, color=FAINT, lw=1.2, ls="--", label="in proportion to the free SMs")
+        axis.plot(held, model, color=SCHEDULE_COLOURS[schedule], lw=2, label="model")
+        axis.plot(held, list(measured.values()), color=INK, ls="", marker="o", ms=5.5, label="measured")
         axis.set_title(schedule, loc="left", color=INK, fontsize=11, fontweight="bold")
-        axis.set_xlabel("SMs held by other work, of 132", color=INK)
-        axis.set_xticks(HELD_SMS)
-        axis.set_ylim(0)
+        axis.set_xticks([sms for sms in held if sms not in (1, 4)])
         axis.grid(axis="y", color=IDLE)
         axis.tick_params(colors=INK, length=0)
-        axis.legend(frameon=False, fontsize=9)
         for spine in axis.spines.values():
             spine.set_visible(False)
     axes[0].set_ylabel("us", color=INK, rotation=0, ha="right")
+    axes[1].set_xlabel(f"SMs held by other work, of {interference.SMS}", color=INK)
+    axes[2].legend(frameon=False, fontsize=9, loc="lower right")
+    axes[0].set_ylim(0)  # shared by all, once all are drawn
     return figure
 
 
