@@ -1,4 +1,4 @@
-"""Traced builds, one for each schedule of a family, alike in all else: for pictures, not for products (tile_trace.py)."""
+"""Traced builds, one for each schedule of a family, alike in all else: for pictures, not for products."""
 
 from kernels.variant import Variant
 
