@@ -1,6 +1,6 @@
-"""The referee's view of asynchronous operations: agents of their own, judged by what their issuer knew at issue.
+"""The referee's view of asynchronous operations: actors of their own, judged by what their issuer knew at issue.
 
-An operation that completes on a barrier is observed by whoever observes the barrier's phase, so its agent is the
+An operation that completes on a barrier is observed by whoever observes the barrier's phase, so its actor is the
 barrier and its time the phase. Others form streams that complete in order; operation n is the stream's time n.
 """
 
@@ -23,7 +23,7 @@ from jax_clc.emulator.errors import (
     TensorMemoryNotReady,
     UninitializedRead,
 )
-from jax_clc.emulator.happens_before import ALL_LANES, NOBODY, Agents, lanes_of
+from jax_clc.emulator.happens_before import ALL_LANES, NOBODY, Actors, lanes_of
 from jax_clc.emulator.referee_state import (
     ASYNC_STORES,
     GENERIC_PROXY,
@@ -63,16 +63,16 @@ class AsyncOperations:
         key = (stream_kind(kind), lane)
         stream = warp.streams.get(key)
         if stream is None:
-            name = hb.AgentName(f"the {kind} operations of warp {warp.index}", warp.cta)
-            agent = warp.agents.add(name, 32 if per_lane else 1, asynchronous=kind not in GENERIC_PROXY)
-            stream = (agent, 0)
+            name = hb.ActorName(f"the {kind} operations of warp {warp.index}", warp.cta)
+            actor = warp.actors.add(name, 32 if per_lane else 1, asynchronous=kind not in GENERIC_PROXY)
+            stream = (actor, 0)
             if kind in ("tcgen05.ld", "tcgen05.st"):
-                warp.agents.waited_streams.add(agent)
+                warp.actors.waited_streams.add(actor)
             if per_lane:
-                warp.copies = agent
-        agent, count = stream
-        warp.streams[key] = (agent, count + 1)
-        op = Op(kind, warp, mask, line, message, agent, count + 1, per_lane)
+                warp.copies = actor
+        actor, count = stream
+        warp.streams[key] = (actor, count + 1)
+        op = Op(kind, warp, mask, line, message, actor, count + 1, per_lane)
         if kind.startswith("tcgen05"):
             op.usable = warp.usable(mask)
         return op
@@ -95,7 +95,7 @@ class AsyncOperations:
             if not queue or queue[-1] is not op:
                 queue.append(op)
         else:
-            self._apply(op, op.agent, op.time, [touch])
+            self._apply(op, op.actor, op.time, [touch])
 
     def reads_complete(self, op: Op) -> None:
         """Nobody has observed it yet: only `group_wait` and barriers order."""
@@ -109,13 +109,13 @@ class AsyncOperations:
         for op in ops:
             lanes = mask & op.mask if op.kind in PER_THREAD else mask
             if lanes:
-                newest[op.agent, lanes] = op
-        for (agent, lanes), op in newest.items():
+                newest[op.actor, lanes] = op
+        for (actor, lanes), op in newest.items():
             self.flush_stream(op.warp, op.stream, op.time)
             if op.per_lane:
                 warp.copies_done[lanes_of(lanes)] = op.time
             else:
-                warp.acquire_operation(lanes, agent, op.time, usable=op.kind.startswith("tcgen05"))
+                warp.acquire_operation(lanes, actor, op.time, usable=op.kind.startswith("tcgen05"))
 
     def complete_on_barrier(self, ops: Iterable[Op], home: Cta, barrier: BarrierClock) -> None:
         """Operations arrive on a barrier: whoever observes its present phase observes them."""
@@ -126,11 +126,11 @@ class AsyncOperations:
             self.flush_stream(op.warp, op.stream, op.time)
             if op.per_lane:
                 for lane in lanes_of(op.mask).tolist():
-                    barrier.arrive_async(op.agent + lane, op.time)
+                    barrier.arrive_async(op.actor + lane, op.time)
             else:
-                barrier.arrive_async(op.agent, op.time)
+                barrier.arrive_async(op.actor, op.time)
                 if op.warp.cta != home.number:
-                    home.must_precede_exit(op.agent, op.time)
+                    home.must_precede_exit(op.actor, op.time)
 
     # How operations meet memory
 
@@ -152,23 +152,23 @@ class AsyncOperations:
             if i == len(ready) or ready[i].time != ready[i - 1].time + 1 or not _same_past(ready[start], ready[i]):
                 touches = [touch for op in ready[start:i] for touch in op.pending]
                 last = ready[i - 1]
-                self._apply(ready[start], last.agent, last.time, merged_reads(touches))
+                self._apply(ready[start], last.actor, last.time, merged_reads(touches))
                 start = i
         for op in ready:
             op.pending = []
 
     def _land(self, op: Op, home: Cta, barrier: BarrierClock) -> None:
-        agent, time = barrier.async_epoch()
+        actor, time = barrier.async_epoch()
         mine = [t for t in op.pending if t.cta == home.number or t.kind == "read"]
         if not mine:  # data in one CTA of a pair, barrier in the other
             peers = [t for t in op.pending if t.cta in self._ctas and self._ctas[t.cta].rank ^ 1 == home.rank]
             mine = peers or op.pending
         op.pending = [t for t in op.pending if not any(t is m for m in mine)]
-        home.must_precede_exit(agent, time)
-        self._apply(op, agent, time, mine)
-        barrier.arrive_async(agent, time)
+        home.must_precede_exit(actor, time)
+        self._apply(op, actor, time, mine)
+        barrier.arrive_async(actor, time)
 
-    def _apply(self, op: Op, agent: int, time: int, touches: list[Touch]) -> None:
+    def _apply(self, op: Op, actor: int, time: int, touches: list[Touch]) -> None:
         for touch in touches:
             home = self._ctas.get(touch.cta)
             if home is None or home.exited:
@@ -176,22 +176,22 @@ class AsyncOperations:
                 text = f"{op.kind} {touch.kind}s shared memory of CTA {touch.cta}, which has exited"
                 self.report(error(text, **op.place(op.line)))
             elif touch.space == "shared":
-                self._apply_shared(op, agent, time, touch, home)
+                self._apply_shared(op, actor, time, touch, home)
             else:
-                self._apply_tensor(op, agent, time, touch, home)
+                self._apply_tensor(op, actor, time, touch, home)
 
-    def _apply_shared(self, op: Op, agent: int, time: int, touch: Touch, home: Cta) -> None:
-        agents, message = op.warp.agents, op.known()
-        if op.vector is None or len(op.vector) < agents.capacity:
+    def _apply_shared(self, op: Op, actor: int, time: int, touch: Touch, home: Cta) -> None:
+        actors, message = op.warp.actors, op.known()
+        if op.vector is None or len(op.vector) < actors.capacity:
             published = message[hb.P if self.axioms.fence_by_accessing_thread else hb.L]
             lenient = op.kind in ASYNC_STORES and not self.axioms.async_stores_need_fence
             generic = op.kind in GENERIC_PROXY or lenient
-            op.vector = message[hb.H] if generic else np.where(agents.is_async, message[hb.H], published)
-        by: int | np.ndarray = agent
+            op.vector = message[hb.H] if generic else np.where(actors.is_async, message[hb.H], published)
+        by: int | np.ndarray = actor
         if op.per_lane:
-            by = agent + lanes_of(op.mask)
+            by = actor + lanes_of(op.mask)
         home.must_precede_exit(by, time)
-        own = _own_copies(op) if op.per_lane else _same_stream(agent)
+        own = _own_copies(op) if op.per_lane else _same_stream(actor)
         request = Request(by, time, touch.line, op.vector, touch.kind != "read", is_own=own)
         for where in _selections(home.shadow, touch.ranges, op.per_lane):
             for access in home.shadow.check_and_record(where, request):
@@ -201,16 +201,16 @@ class AsyncOperations:
         place = op.place(touch.line)
         if self.report_no_access(home, f"{op.kind} {touch.kind}", access, place):
             return
-        agents, message = op.warp.agents, op.known()
-        ordered = message[:, access.agent] >= access.time
-        if access.agent in agents.whole_warps:
-            ordered |= message[:, access.agent - ALL_LANES : access.agent].min(axis=1) >= access.time
+        actors, message = op.warp.actors, op.known()
+        ordered = message[:, access.actor] >= access.time
+        if access.actor in actors.whole_warps:
+            ordered |= message[:, access.actor - ALL_LANES : access.actor].min(axis=1) >= access.time
             if ordered[hb.P]:
                 return
         address = access.granule * home.shadow.granule_bytes
         what = f"{op.kind} {touch.kind}s shared memory {address:#x} of CTA {home.number}"
-        earlier, lines = describe(agents, access), (touch.line, access.line)
-        asynchronous = bool(agents.is_async[access.agent])
+        earlier, lines = describe(actors, access), (touch.line, access.line)
+        asynchronous = bool(actors.is_async[access.actor])
         axiom: str | None = None
         if ordered[hb.H] and not asynchronous:
             if not access.is_write and not self.axioms.fence_covers_write_after_read:
@@ -229,22 +229,22 @@ class AsyncOperations:
         if ordered[hb.S]:
             axiom = "scope_limits_async_hand_back" if asynchronous else "scope_limits_order"
             hint = "; only the scope (.cta) of an arrival or wait breaks the order"
-        base, first = op.warp.base, access.agent - op.warp.base
-        later = 0 <= first < hb.AGENTS_PER_WARP and access.time > message[hb.H, base + first]
+        base, first = op.warp.base, access.actor - op.warp.base
+        later = 0 <= first < hb.ACTORS_PER_WARP and access.time > message[hb.H, base + first]
         if later:  # program order puts the access after the issue
             hint = ", which its own warp made before it waited"
         error = BufferReusedInFlight if asynchronous or later else DataRace
         self.report(error(f"{what}, not ordered after {earlier}{hint}", axiom=axiom, **place), lines)
 
-    def _apply_tensor(self, op: Op, agent: int, time: int, touch: Touch, home: Cta) -> None:
+    def _apply_tensor(self, op: Op, actor: int, time: int, touch: Touch, home: Cta) -> None:
         if home.tensor is None:
             home.tensor = ShadowMemory(TENSOR_BANDS * TENSOR_COLUMNS, 1, TENSOR_COLUMNS)
-        agents, message = op.warp.agents, op.known()
+        actors, message = op.warp.actors, op.known()
         usable = message[hb.H]
         if self.axioms.tensor_fences and op.usable is not None:
-            usable = op.usable = np.pad(op.usable, (0, agents.capacity - len(op.usable)))
-        home.must_precede_exit(agent, time)
-        request = Request(agent, time, touch.line, usable, touch.kind != "read", is_own=_same_stream(agent))
+            usable = op.usable = np.pad(op.usable, (0, actors.capacity - len(op.usable)))
+        home.must_precede_exit(actor, time)
+        request = Request(actor, time, touch.line, usable, touch.kind != "read", is_own=_same_stream(actor))
         for where in _tensor_selections(touch):
             for access in home.tensor.check_and_record(where, request):
                 self._tensor_conflict(op, home, touch, access)
@@ -261,7 +261,7 @@ class AsyncOperations:
         request = Request(NOBODY, 0, 0, known, True, is_own=_same_stream(NOBODY))
         for where in _tensor_selections(touch):
             for access in home.tensor.check_and_record(where, request):
-                text = f"tensor memory is freed without being ordered after {describe(warp.agents, access)}"
+                text = f"tensor memory is freed without being ordered after {describe(warp.actors, access)}"
                 self.report(TensorMemoryNotReady(text, warp=warp.index, cta=cta), (access.line,))
 
     def _tensor_conflict(self, op: Op, home: Cta, touch: Touch, access: Access) -> None:
@@ -269,30 +269,30 @@ class AsyncOperations:
         cell = f"tensor memory lane {16 * band}, column {8 * column} of CTA {home.number}"
         place, lines = op.place(touch.line), (touch.line, access.line)
         error: EmulatorError
-        if access.agent == NOBODY:
+        if access.actor == NOBODY:
             text = f"{op.kind} reads {cell}, which nobody has written"
             error = UninitializedRead(text, axiom="written_before_read", **place)
         else:
-            ordered = op.known()[hb.H, access.agent] >= access.time
+            ordered = op.known()[hb.H, access.actor] >= access.time
             hint = "; a tcgen05.fence is missing" if ordered else ""
-            text = f"{op.kind} {touch.kind}s {cell}, not ordered after {describe(op.warp.agents, access)}{hint}"
-            waited = access.agent in op.warp.agents.waited_streams
+            text = f"{op.kind} {touch.kind}s {cell}, not ordered after {describe(op.warp.actors, access)}{hint}"
+            waited = access.actor in op.warp.actors.waited_streams
             axiom = "tensor_fences_after_wait" if waited else "tensor_fences"
             error = TensorMemoryNotReady(text, axiom=axiom if ordered else None, **place)
         self.report(error, lines)
 
 
-def describe(agents: Agents, access: Access) -> str:
+def describe(actors: Actors, access: Access) -> str:
     """The earlier side of a conflict, in words."""
     kind = "the write" if access.is_write else "the read"
-    return f"{kind} at PTX line {access.line} by {agents.describe(access.agent)}"
+    return f"{kind} at PTX line {access.line} by {actors.describe(access.actor)}"
 
 
 def _same_past(a: Op, b: Op) -> bool:
-    """Whether two operations of a stream were issued with the same knowledge of other agents."""
+    """Whether two operations of a stream were issued with the same knowledge of other actors."""
     if a.message.shape != b.message.shape:
         return False
-    first, last = a.warp.base, a.warp.base + hb.AGENTS_PER_WARP
+    first, last = a.warp.base, a.warp.base + hb.ACTORS_PER_WARP
     one, other = a.message[: hb.A], b.message[: hb.A]
     return bool((one[:, :first] == other[:, :first]).all() and (one[:, last:] == other[:, last:]).all())
 
@@ -356,11 +356,11 @@ def _tensor_selections(touch: Touch) -> list[Selection]:
     return out
 
 
-def _same_stream(agent: int) -> Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
-    return lambda earlier, times, own: earlier == agent
+def _same_stream(actor: int) -> Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
+    return lambda earlier, times, own: earlier == actor
 
 
 def _own_copies(op: Op) -> Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
     """A lane's cp.async follows that lane's own past."""
-    base, agent = op.warp.base, op.agent
-    return lambda earlier, times, own: (earlier - base == own - agent) | (earlier == base + ALL_LANES)
+    base, actor = op.warp.base, op.actor
+    return lambda earlier, times, own: (earlier - base == own - actor) | (earlier == base + ALL_LANES)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jax_clc.emulator import happens_before as hb
-from jax_clc.emulator.happens_before import AgentName, Agents, WarpClock
+from jax_clc.emulator.happens_before import ActorName, Actors, WarpClock
 
 
 @dataclass
@@ -25,12 +25,12 @@ class BarrierClock:
     the phases that have ended gathered: arrivals are atomic updates of one location, so later phases include earlier.
     """
 
-    agents: Agents
+    actors: Actors
     cta: int
     address: int
-    init_agent: int = hb.NOBODY
+    init_actor: int = hb.NOBODY
     init_time: int = 0
-    agent: int = field(init=False, default=hb.NOBODY)
+    actor: int = field(init=False, default=hb.NOBODY)
     phase: int = field(init=False, default=0)
     _gathered: dict[tuple[int, bool], np.ndarray] = field(init=False, default_factory=dict)
     _gathered_async: dict[int, int] = field(init=False, default_factory=dict)
@@ -40,24 +40,24 @@ class BarrierClock:
     def arrive(self, warp: WarpClock, mask: int, wide: bool, releases: bool) -> None:
         message = warp.message(mask) if releases else warp.relaxed_message(mask, wide)
         key = (warp.cta, wide)
-        self._gathered[key] = self.agents.join(self._gathered.get(key), message)
+        self._gathered[key] = self.actors.join(self._gathered.get(key), message)
 
     def async_epoch(self) -> tuple[int, int]:
-        """Agent and time of an operation that completes in the present phase."""
-        if self.agent == hb.NOBODY:
-            name = AgentName(f"copies that complete on barrier {self.address:#x}", self.cta)
-            self.agent = self.agents.add(name, asynchronous=True)
-        return self.agent, self.phase + 1
+        """Actor and time of an operation that completes in the present phase."""
+        if self.actor == hb.NOBODY:
+            name = ActorName(f"copies that complete on barrier {self.address:#x}", self.cta)
+            self.actor = self.actors.add(name, asynchronous=True)
+        return self.actor, self.phase + 1
 
-    def arrive_async(self, agent: int, time: int) -> None:
-        self._gathered_async[agent] = max(time, self._gathered_async.get(agent, 0))
+    def arrive_async(self, actor: int, time: int) -> None:
+        self._gathered_async[actor] = max(time, self._gathered_async.get(actor, 0))
 
     def end_phase(self) -> None:
         self.phase += 1
         for key, message in self._gathered.items():
-            self._ended[key] = self.agents.join(self._ended.get(key), message)
-        for agent, time in self._gathered_async.items():
-            self._ended_async[agent] = max(time, self._ended_async.get(agent, 0))
+            self._ended[key] = self.actors.join(self._ended.get(key), message)
+        for actor, time in self._gathered_async.items():
+            self._ended_async[actor] = max(time, self._ended_async.get(actor, 0))
         self._gathered.clear()
         self._gathered_async.clear()
 
@@ -70,15 +70,15 @@ class BarrierClock:
             else:
                 warp.receive_relaxed(mask, message)
         if acquires:
-            for agent, time in self._ended_async.items():
-                warp.acquire_operation(mask, agent, time, committed=agent != self.agent)
+            for actor, time in self._ended_async.items():
+                warp.acquire_operation(mask, actor, time, committed=actor != self.actor)
         elif self._ended_async:
-            message = self.agents.new_clock(hb.MESSAGE)
+            message = self.actors.new_clock(hb.MESSAGE)
             message[:, hb.NOBODY] = 0
-            for agent, time in self._ended_async.items():
-                message[(hb.H, hb.S), agent] = time
-                if agent != self.agent:
-                    message[hb.A, agent] = time
+            for actor, time in self._ended_async.items():
+                message[(hb.H, hb.S), actor] = time
+                if actor != self.actor:
+                    message[hb.A, actor] = time
             warp.receive_relaxed(mask, message)
 
     def observes_other_ctas(self, cta: int) -> bool:

@@ -1,9 +1,9 @@
 """Vector clocks of the warps of one cluster, lane by lane, and the messages that releases pass to acquires.
 
-Agents are indices into all vectors. A warp has 33: its lanes, then `lane 32`, which stands for all lanes at once.
-Streams of asynchronous operations have one agent each; operation n of a stream is its time n.
+Actors are indices into all vectors. A warp has 33: its lanes, then `lane 32`, which stands for all lanes at once.
+Streams of asynchronous operations have one actor each; operation n of a stream is its time n.
 
-A clock is a matrix, one row per kind of knowledge, `clock[row, agent]` being the last time known of that agent:
+A clock is a matrix, one row per kind of knowledge, `clock[row, actor]` being the last time known of that actor:
 
   H  causality order (base causality of the ISA)
   P  generic accesses made visible to the asynchronous proxy by a fence of the accessing thread
@@ -27,9 +27,9 @@ H, P, L, S, A, U, B = range(7)
 ROWS = 7
 MESSAGE = 5
 ALL_LANES = 32
-AGENTS_PER_WARP = 33
-NOBODY = 0  # agent 0 never acts; every clock knows everything of it
-BARRIER_MEMORY = 1  # agent 1 "wrote" memory that holds an mbarrier; nobody is ever ordered after it
+ACTORS_PER_WARP = 33
+NOBODY = 0  # actor 0 never acts; every clock knows everything of it
+BARRIER_MEMORY = 1  # actor 1 "wrote" memory that holds an mbarrier; nobody is ever ordered after it
 FOREVER = np.iinfo(np.int32).max
 
 
@@ -42,8 +42,8 @@ def lanes_of(mask: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class AgentName:
-    """Who an agent is, for messages."""
+class ActorName:
+    """Who an actor is, for messages."""
 
     what: str
     cta: int
@@ -57,20 +57,20 @@ class AgentName:
 
 
 @dataclass
-class Agents:
-    """The agents of one cluster. Vectors grow with `capacity`."""
+class Actors:
+    """The actors of one cluster. Vectors grow with `capacity`."""
 
     capacity: int = 512
     count: int = 2
     is_async: np.ndarray = field(default_factory=lambda: np.zeros(512, bool))
     whole_warps: set[int] = field(default_factory=set)
-    """Agents that stand for all lanes of a warp."""
+    """Actors that stand for all lanes of a warp."""
     waited_streams: set[int] = field(default_factory=set)
     """Streams of tcgen05.ld and .st, whose operations are known to others only after their thread has waited."""
-    names: dict[int, AgentName] = field(default_factory=dict)
+    names: dict[int, ActorName] = field(default_factory=dict)
 
-    def add(self, name: AgentName, count: int = 1, *, asynchronous: bool = False) -> int:
-        """`count` consecutive agents; returns the first."""
+    def add(self, name: ActorName, count: int = 1, *, asynchronous: bool = False) -> int:
+        """`count` consecutive actors; returns the first."""
         first = self.count
         self.count += count
         while self.count > self.capacity:
@@ -82,12 +82,12 @@ class Agents:
             self.names[first + offset] = name
         return first
 
-    def describe(self, agent: int) -> str:
-        name = self.names[agent]
-        first = agent
+    def describe(self, actor: int) -> str:
+        name = self.names[actor]
+        first = actor
         while self.names.get(first - 1) is name:
             first -= 1
-        return name.at(agent - first)
+        return name.at(actor - first)
 
     def fit(self, matrix: np.ndarray) -> np.ndarray:
         """The matrix, widened to the present capacity."""
@@ -112,7 +112,7 @@ class Agents:
 class WarpClock:
     """What the lanes of a warp know. `clock` holds for all of them; a lane that acquired alone has its own copy."""
 
-    agents: Agents
+    actors: Actors
     cta: int
     index: int
     live: int
@@ -123,27 +123,27 @@ class WarpClock:
     lane_clocks: dict[int, np.ndarray] = field(init=False, default_factory=dict)
     released_by_fence: dict[bool, tuple[int, np.ndarray | None]] = field(init=False, default_factory=dict)
     received_relaxed: tuple[int, np.ndarray] | None = field(init=False, default=None)
-    init_agent: int = field(init=False, default=NOBODY)
+    init_actor: int = field(init=False, default=NOBODY)
     """Stands for the mbarrier inits of this warp, which a fence of their own can release."""
     inits: int = field(init=False, default=0)
     init_lanes: int = field(init=False, default=0)
     copies: int = field(init=False, default=NOBODY)
-    """First of 32 agents that stand for the cp.async of each lane; `copies_done`: what each lane waited for."""
+    """First of 32 actors that stand for the cp.async of each lane; `copies_done`: what each lane waited for."""
     copies_done: np.ndarray = field(init=False, default_factory=lambda: np.zeros(32, np.int32))
 
     def __post_init__(self) -> None:
-        self.base = self.agents.add(AgentName("warp", self.cta, self.index), AGENTS_PER_WARP)
-        self.agents.whole_warps.add(self.base + ALL_LANES)
-        self.clock = self.agents.new_clock()
+        self.base = self.actors.add(ActorName("warp", self.cta, self.index), ACTORS_PER_WARP)
+        self.actors.whole_warps.add(self.base + ALL_LANES)
+        self.clock = self.actors.new_clock()
 
     # Reading
 
     def known(self, lane: int | None = None) -> np.ndarray:
         """The clock matrix of a lane, or of the warp; to be read only."""
         if lane is not None and lane in self.lane_clocks:
-            self.lane_clocks[lane] = clock = self.agents.fit(self.lane_clocks[lane])
+            self.lane_clocks[lane] = clock = self.actors.fit(self.lane_clocks[lane])
             return clock
-        self.clock = self.agents.fit(self.clock)
+        self.clock = self.actors.fit(self.clock)
         return self.clock
 
     def _clocks(self, mask: int) -> list[np.ndarray]:
@@ -162,7 +162,7 @@ class WarpClock:
             np.maximum(observed, clock[A], out=observed)
             np.maximum(observed, clock[U], out=observed)
         if self.received_relaxed is not None:
-            relaxed = self.agents.fit(self.received_relaxed[1])
+            relaxed = self.actors.fit(self.received_relaxed[1])
             np.maximum(observed, relaxed[H], out=observed)
         return both
 
@@ -177,7 +177,7 @@ class WarpClock:
     def message(self, mask: int) -> np.ndarray:
         """What these lanes know now, their own past included; a new time begins for the whole warp."""
         sources = self._clocks(mask)
-        message = np.empty((MESSAGE, self.agents.capacity), np.int32)
+        message = np.empty((MESSAGE, self.actors.capacity), np.int32)
         message[:A] = sources[0][:A]
         message[A] = sources[0][B]
         for source in sources[1:]:
@@ -185,8 +185,8 @@ class WarpClock:
             np.maximum(message[A], source[B], out=message[A])
         first = self.base
         if mask == self.live:
-            message[H, first : first + AGENTS_PER_WARP] = self.time
-            message[S, first : first + AGENTS_PER_WARP] = self.time
+            message[H, first : first + ACTORS_PER_WARP] = self.time
+            message[S, first : first + ACTORS_PER_WARP] = self.time
             message[P, first : first + 32] = self.fenced
             message[P, first + ALL_LANES] = self.fenced[lanes_of(mask)].min()
         else:
@@ -194,10 +194,10 @@ class WarpClock:
             message[H, first + lanes] = self.time
             message[S, first + lanes] = self.time
             message[P, first + lanes] = self.fenced[lanes]
-        part = message[:, first : first + AGENTS_PER_WARP]
+        part = message[:, first : first + ACTORS_PER_WARP]
         np.maximum(part[L], part[P], out=part[L])
         if mask & self.init_lanes:
-            message[:A, self.init_agent] = self.inits
+            message[:A, self.init_actor] = self.inits
         if self.copies:
             lanes = lanes_of(mask)
             for row in (H, S):
@@ -209,12 +209,12 @@ class WarpClock:
     def relaxed_message(self, mask: int, wide: bool) -> np.ndarray:
         """What a relaxed arrival publishes: what a releasing fence of these lanes covered, and the tcgen05 operations
         before their last before_thread_sync, which needs no release."""
-        message = self.agents.new_clock(MESSAGE)
+        message = self.actors.new_clock(MESSAGE)
         message[:, NOBODY] = 0
         for clock in self._clocks(mask):
             np.maximum(message[A], clock[B], out=message[A])
         published = self._published(mask, wide)
-        return message if published is None else self.agents.join(message, published)
+        return message if published is None else self.actors.join(message, published)
 
     def _published(self, mask: int, wide: bool) -> np.ndarray | None:
         """The part of the last releasing fence that concerns these lanes: not the past of lanes that fenced, too."""
@@ -222,28 +222,28 @@ class WarpClock:
         if message is None or not fenced & mask:
             return None
         if fenced & ~mask:
-            message = self.agents.fit(message).copy()
-            own = message[:A, self.base : self.base + AGENTS_PER_WARP]
+            message = self.actors.fit(message).copy()
+            own = message[:A, self.base : self.base + ACTORS_PER_WARP]
             keep = lanes_of(fenced & mask)
             fill = own[:, keep].copy()
-            own[:] = self.known()[:A, self.base : self.base + AGENTS_PER_WARP]
+            own[:] = self.known()[:A, self.base : self.base + ACTORS_PER_WARP]
             own[:, keep] = fill
         return message
 
     def init_message(self, mask: int) -> np.ndarray:
         """What fence.mbarrier_init releases: the barrier inits of these lanes, and nothing else."""
-        message = self.agents.new_clock(MESSAGE)
+        message = self.actors.new_clock(MESSAGE)
         if mask & self.init_lanes:
-            message[:A, self.init_agent] = self.inits
+            message[:A, self.init_actor] = self.inits
         return message
 
     def initialise_barrier(self, mask: int) -> tuple[int, int]:
-        """Agent and time of one more mbarrier.init by these lanes."""
-        if self.init_agent == NOBODY:
-            self.init_agent = self.agents.add(AgentName(f"the barrier inits of warp {self.index}", self.cta))
+        """Actor and time of one more mbarrier.init by these lanes."""
+        if self.init_actor == NOBODY:
+            self.init_actor = self.actors.add(ActorName(f"the barrier inits of warp {self.index}", self.cta))
         self.inits += 1
         self.init_lanes |= mask
-        return self.init_agent, self.inits
+        return self.init_actor, self.inits
 
     # Changing
 
@@ -258,20 +258,20 @@ class WarpClock:
         self._learn(mask, message, slice(S, S + 1))
 
     def _learn(self, mask: int, message: np.ndarray, rows: slice) -> None:
-        message = self.agents.fit(message)
+        message = self.actors.fit(message)
         for clock in self._targets(mask):
             np.maximum(clock[rows], message[rows], out=clock[rows])
 
     def acquire_operation(
-        self, mask: int, agent: int, time: int, *, usable: bool = False, committed: bool = False
+        self, mask: int, actor: int, time: int, *, usable: bool = False, committed: bool = False
     ) -> None:
         """These lanes observe that an asynchronous operation is complete; `usable`: by tcgen05.wait; `committed`: by
         tcgen05.commit, which after_thread_sync takes over."""
         rows = (H, S, U) if usable else (H, S, A) if committed else (H, S)
         for clock in self._targets(mask):
             for row in rows:
-                if clock[row, agent] < time:
-                    clock[row, agent] = time
+                if clock[row, actor] < time:
+                    clock[row, actor] = time
 
     def _targets(self, mask: int) -> list[np.ndarray]:
         if mask == self.live:
@@ -328,4 +328,4 @@ class WarpClock:
         if old is None or old[0] != mask:
             self.received_relaxed = (mask, message.copy())
         else:
-            self.received_relaxed = (mask, self.agents.join(old[1], message))
+            self.received_relaxed = (mask, self.actors.join(old[1], message))

@@ -149,8 +149,8 @@ def judge(entry: dict, ptx: str, mutant: Mutant, seeds: int) -> Verdict:
 
 
 def problems_for(entry: dict) -> tuple[list[Problem], int]:
-    """Two problems, and the SMs for one worker. Both have tails and several tiles, more than there are work records; one
-    has more K blocks than stages, the other a single one, so that loads run far ahead of the tiles."""
+    """Two problems, and the SMs for one worker. Both have tails and several tiles, more than there are work records;
+    one has more K blocks than stages, the other a single one, so that loads run far ahead of the tiles."""
     tile_m = entry["cta_tile"][0] * entry["cluster"][0]
     tile_n = entry["cta_tile"][1] * entry["cluster"][1]
     k = entry["cta_tile"][2] * (entry["stages"] + 1) - 24

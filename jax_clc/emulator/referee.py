@@ -82,7 +82,7 @@ class Referee(AsyncOperations):
     def warp_start(self, cta: int, warp_index: int, live_mask: int) -> Warp:
         """Returns the handle by which events name the warp."""
         home = self._ctas[cta]
-        warp = home.warps[warp_index] = Warp(home.cluster.agents, cta, warp_index, live_mask, home.cluster)
+        warp = home.warps[warp_index] = Warp(home.cluster.actors, cta, warp_index, live_mask, home.cluster)
         home.cluster.warps.append(warp)
         return warp
 
@@ -90,7 +90,7 @@ class Referee(AsyncOperations):
         """Lanes have executed `exit`."""
         home = self._ctas[warp.cta]
         self.flush_streams(warp)
-        home.exit_clock = warp.agents.join(home.exit_clock, warp.at_exit(mask))
+        home.exit_clock = warp.actors.join(home.exit_clock, warp.at_exit(mask))
         warp.live &= ~mask
         for lane in lanes_of(mask).tolist():
             warp.lane_clocks.pop(lane, None)
@@ -101,11 +101,11 @@ class Referee(AsyncOperations):
         for warp in home.warps.values():
             self.flush_streams(warp)
         home.exited = True
-        agents = home.cluster.agents
-        for agent in home.late_agents():
-            who = agents.describe(agent)
+        actors = home.cluster.actors
+        for actor in home.late_actors():
+            who = actors.describe(actor)
             error: EmulatorError
-            if agents.is_async[agent]:
+            if actors.is_async[actor]:
                 text = f"CTA {cta} exits before it is known that {who} are done with its memory"
                 error = AsyncInFlightAtExit(text, cta=cta, axiom="async_done_before_exit")
             else:
@@ -156,51 +156,51 @@ class Referee(AsyncOperations):
         self, home: Cta, warp: Warp, mask: int, kind: str, addresses: Addresses, size: int, line: int, strong: bool
     ) -> None:
         lane = mask.bit_length() - 1 if mask & (mask - 1) == 0 else None
-        agents: int | np.ndarray
+        actors: int | np.ndarray
         where: Selection
         if lane is not None:
             address = addresses if isinstance(addresses, int) else int(addresses[lane])
-            where, agents = home.shadow.span(address, size), warp.base + lane
+            where, actors = home.shadow.span(address, size), warp.base + lane
         elif isinstance(addresses, int) and (mask == warp.live or kind != "read"):
-            where, agents = home.shadow.span(addresses, size), warp.base + ALL_LANES
+            where, actors = home.shadow.span(addresses, size), warp.base + ALL_LANES
         else:
             lanes = lanes_of(mask)
-            where, agents = home.shadow.lanes(np.broadcast_to(addresses, 32)[lanes], size), warp.base + lanes
+            where, actors = home.shadow.lanes(np.broadcast_to(addresses, 32)[lanes], size), warp.base + lanes
         known = warp.known(lane)[hb.H]
-        request = Request(agents, warp.time, line, known, kind != "read", strong, _own_past(warp))
+        request = Request(actors, warp.time, line, known, kind != "read", strong, _own_past(warp))
         for access in home.shadow.check_and_record(where, request):
             self._generic_conflict(home, warp, lane, kind, access, line)
 
     def _generic_conflict(self, home: Cta, warp: Warp, lane: int | None, kind: str, access: Access, line: int) -> None:
-        agents, known, place = warp.agents, warp.known(lane), warp.place(line)
+        actors, known, place = warp.actors, warp.known(lane), warp.place(line)
         if self.report_no_access(home, kind, access, place):
             return
-        if access.agent in agents.whole_warps:
-            lanes = known[hb.H, access.agent - ALL_LANES : access.agent]
+        if access.actor in actors.whole_warps:
+            lanes = known[hb.H, access.actor - ALL_LANES : access.actor]
             if (lanes >= access.time).all():
                 return
         address = access.granule * home.shadow.granule_bytes
-        earlier = describe(agents, access)
+        earlier = describe(actors, access)
         text = f"{kind} of shared memory {address:#x} of CTA {home.number} is not ordered after {earlier}"
         axiom = None
-        if known[hb.S, access.agent] >= access.time:
+        if known[hb.S, access.actor] >= access.time:
             axiom = "scope_limits_order"
             text += "; only the scope (.cta) of an arrival or wait breaks the order"
-        elif warp.base <= access.agent < warp.base + hb.AGENTS_PER_WARP:
+        elif warp.base <= access.actor < warp.base + hb.ACTORS_PER_WARP:
             axiom = "lanes_are_threads"
-        error = BufferReusedInFlight if agents.is_async[access.agent] else DataRace
+        error = BufferReusedInFlight if actors.is_async[access.actor] else DataRace
         self.report(error(text, axiom=axiom, **place), (line, access.line))
 
     def report_no_access(self, home: Cta, kind: str, access: Access, place: Place) -> bool:
         """Conflicts that are no meeting of two accesses: memory of a barrier, memory never written."""
         where = f"{kind} of shared memory {access.granule * home.shadow.granule_bytes:#x} of CTA {home.number}"
-        if access.agent == BARRIER_MEMORY:
+        if access.actor == BARRIER_MEMORY:
             text = f"{where}, which holds an mbarrier (initialised at PTX line {access.line})"
             self.report(BarrierMisuse(text, axiom="barrier_memory_is_opaque", **place), (place["line"], access.line))
-        elif access.agent == NOBODY:
+        elif access.actor == NOBODY:
             text = f"{where}, which nobody has written"
             self.report(UninitializedRead(text, axiom="written_before_read", **place), (place["line"],))
-        return access.agent in (BARRIER_MEMORY, NOBODY)
+        return access.actor in (BARRIER_MEMORY, NOBODY)
 
     def _synchronise(
         self, warp: Warp, mask: int, kind: str, owner: object, addresses: Addresses, semantics: str, scope: str | None
@@ -214,7 +214,7 @@ class Referee(AsyncOperations):
         for place, lanes in places.items():
             location = warp.cluster.locations.get((owner, place))
             if location is None:
-                location = warp.cluster.locations[owner, place] = BarrierClock(warp.agents, warp.cta, place)
+                location = warp.cluster.locations[owner, place] = BarrierClock(warp.actors, warp.cta, place)
             if kind in ("read", "atomic"):
                 location.wait(warp, lanes, wide, semantics in ACQUIRES)
             if kind in ("write", "atomic"):
@@ -237,7 +237,7 @@ class Referee(AsyncOperations):
             message = warp.message(mask)
         else:
             message = warp.relaxed_message(mask, True)
-        meeting.message = warp.agents.join(meeting.message, message)
+        meeting.message = warp.actors.join(meeting.message, message)
 
     def rendezvous_complete(self, key: object) -> None:
         """Everybody has arrived; the next arrival begins a new phase."""
@@ -263,7 +263,7 @@ class Referee(AsyncOperations):
         if home is not None:
             self._access_lanes(home, warp, mask, "write", address, 8, line, False)
             home.shadow.hold_barrier(address, line)
-            home.barriers[address] = BarrierClock(warp.agents, cta, address, *warp.initialise_barrier(mask))
+            home.barriers[address] = BarrierClock(warp.actors, cta, address, *warp.initialise_barrier(mask))
 
     def mbarrier_inval(self, warp: Warp, mask: int, cta: int, address: int, line: int) -> None:
         """mbarrier.inval: ordinary memory again, written by this lane."""
@@ -327,12 +327,12 @@ class Referee(AsyncOperations):
 
     def _barrier(self, home: Cta, address: int, line: int, warp: Warp, mask: int) -> BarrierClock | None:
         barrier = home.barriers.get(address)
-        if barrier is not None and not (barrier.init_agent == warp.init_agent and mask & ~warp.init_lanes == 0):
+        if barrier is not None and not (barrier.init_actor == warp.init_actor and mask & ~warp.init_lanes == 0):
             self._check_init(barrier, warp.known(mask.bit_length() - 1)[hb.H], warp.place(line))
         return barrier
 
     def _check_init(self, barrier: BarrierClock, known: np.ndarray, place: Place) -> None:
-        if known[barrier.init_agent] < barrier.init_time:
+        if known[barrier.init_actor] < barrier.init_time:
             text = f"barrier {barrier.address:#x} of CTA {barrier.cta} is used without being ordered after its init"
             self.report(DataRace(text, axiom="init_before_use", **place), (place["line"],))
 

@@ -8,10 +8,10 @@ from typing import TypedDict
 import numpy as np
 
 from jax_clc.emulator.barrier_clock import BarrierClock, Rendezvous
-from jax_clc.emulator.happens_before import Agents, WarpClock
+from jax_clc.emulator.happens_before import Actors, WarpClock
 from jax_clc.emulator.shadow_memory import ShadowMemory
 
-# Operations whose completion only a barrier tells: their agent is the barrier's, their time its phase.
+# Operations whose completion only a barrier tells: their actor is the barrier's, their time its phase.
 ON_BARRIER = ("bulk.load", "bulk.shared", "st.async", "red.async", "try_cancel")
 # Operations of one stream that complete in order; these belong to a thread, others to a warp or warpgroup.
 PER_THREAD = ("bulk.store", "bulk.reduce", "cp.async", "bulk.prefetch")
@@ -51,7 +51,7 @@ class Op:
     mask: int
     line: int
     message: np.ndarray
-    agent: int  # NOBODY until a barrier tells
+    actor: int  # NOBODY until a barrier tells
     time: int
     per_lane: bool = False
     pending: list[Touch] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Op:
 
     def known(self) -> np.ndarray:
         """What the issuing lanes knew at issue, as wide as vectors are now."""
-        self.message = self.warp.agents.fit(self.message)
+        self.message = self.warp.actors.fit(self.message)
         return self.message
 
     def place(self, line: int) -> Place:
@@ -79,11 +79,11 @@ def stream_kind(kind: str) -> str:
 class Warp(WarpClock):
     """A warp's clock, the streams it feeds and the barriers it is at."""
 
-    def __init__(self, agents: Agents, cta: int, index: int, live: int, cluster: Cluster):
-        super().__init__(agents, cta, index, live)
+    def __init__(self, actors: Actors, cta: int, index: int, live: int, cluster: Cluster):
+        super().__init__(actors, cta, index, live)
         self.cluster = cluster
         self.streams: dict[tuple[str, int], tuple[int, int]] = {}
-        """(kind, lane) -> (agent, operations so far)."""
+        """(kind, lane) -> (actor, operations so far)."""
         self.queues: dict[str, list[Op]] = {}
         """Operations of a merged stream that wait to be judged."""
         self.rendezvous: dict[object, Rendezvous] = {}
@@ -104,30 +104,30 @@ class Cta:
     exit_clock: np.ndarray | None = None
     exited: bool = False
     needed: np.ndarray = field(init=False)
-    """Per agent, the last time at which it touched this CTA from outside: to be known by the CTA when it exits."""
+    """Per actor, the last time at which it touched this CTA from outside: to be known by the CTA when it exits."""
 
     def __post_init__(self) -> None:
-        self.needed = np.zeros(self.cluster.agents.capacity, np.int32)
+        self.needed = np.zeros(self.cluster.actors.capacity, np.int32)
 
-    def must_precede_exit(self, agents: int | np.ndarray, time: int) -> None:
-        missing = self.cluster.agents.capacity - len(self.needed)
+    def must_precede_exit(self, actors: int | np.ndarray, time: int) -> None:
+        missing = self.cluster.actors.capacity - len(self.needed)
         if missing:
             self.needed = np.pad(self.needed, (0, missing))
-        self.needed[agents] = np.maximum(self.needed[agents], time)
+        self.needed[actors] = np.maximum(self.needed[actors], time)
 
-    def late_agents(self) -> list[int]:
-        """Agents whose last touch the CTA does not know of when it exits."""
+    def late_actors(self) -> list[int]:
+        """Actors whose last touch the CTA does not know of when it exits."""
         if self.exit_clock is None:
             return []
-        agents = self.cluster.agents
-        ordered, observed = agents.fit(self.exit_clock)
-        known = np.where(agents.is_async[: agents.capacity], observed, ordered)
+        actors = self.cluster.actors
+        ordered, observed = actors.fit(self.exit_clock)
+        known = np.where(actors.is_async[: actors.capacity], observed, ordered)
         return np.flatnonzero(known[: len(self.needed)] < self.needed).tolist()
 
 
 @dataclass
 class Cluster:
-    agents: Agents = field(default_factory=Agents)
+    actors: Actors = field(default_factory=Actors)
     warps: list[Warp] = field(default_factory=list)
     locations: dict[tuple[object, int], BarrierClock] = field(default_factory=dict)
     """Ordinary memory locations that somebody released to or acquired from."""

@@ -1,6 +1,6 @@
 """Who last wrote and who since read each granule of a memory: the referee's state, checked whole ranges at a time.
 
-Seven int32 rows per granule: agent, time and line of the last write; agent, time and line of one read since; and the
+Seven int32 rows per granule: actor, time and line of the last write; actor, time and line of one read since; and the
 number of a set of further reads (0: none). A line is negated where the access was a strong (atomic, volatile, relaxed
 or stronger) one. Time 0 means never.
 
@@ -28,7 +28,7 @@ Selection = slice | np.ndarray
 class Access:
     """One side of a conflict, as the shadow remembers it."""
 
-    agent: int
+    actor: int
     time: int
     line: int
     is_write: bool
@@ -40,7 +40,7 @@ class Access:
 class ReadSet:
     """Reads of one granule besides the one kept inline."""
 
-    agents: np.ndarray
+    actors: np.ndarray
     times: np.ndarray
     lines: np.ndarray
 
@@ -49,19 +49,19 @@ class ReadSet:
 class Request:
     """An access to check and record.
 
-    `agents` and `times` are scalars or arrays shaped as the selection. `known` is the vector that decides whether an
+    `actors` and `times` are scalars or arrays shaped as the selection. `known` is the vector that decides whether an
     earlier access is ordered before this one. `is_own(access, position)` recognises the accessor's own past, which
     program order covers although no vector says so. `strong` accesses do not race with strong ones.
     """
 
-    agents: int | np.ndarray
+    actors: int | np.ndarray
     time: int
     line: int
     known: np.ndarray
     is_write: bool
     strong: bool = False
     is_own: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
-    """(earlier agents, earlier times, own agents broadcast to them) -> bool."""
+    """(earlier actors, earlier times, own actors broadcast to them) -> bool."""
 
 
 @dataclass
@@ -155,11 +155,11 @@ class ShadowMemory:
 
     def _judge(self, problems: list[Access], state: np.ndarray, where: Selection, now: Request, row: int) -> None:
         """Looks closely at granules whose earlier write (or inline read) the plain comparison did not clear."""
-        agents, times, lines = (state[row + i].reshape(-1) for i in range(3))
-        suspect = now.known[agents] < times
+        actors, times, lines = (state[row + i].reshape(-1) for i in range(3))
+        suspect = now.known[actors] < times
         if now.is_own is not None:
-            own = np.broadcast_to(_column(now.agents, state[row]), state[row].shape).reshape(-1)
-            suspect &= ~now.is_own(agents, times, own)
+            own = np.broadcast_to(_column(now.actors, state[row]), state[row].shape).reshape(-1)
+            suspect &= ~now.is_own(actors, times, own)
         if now.strong:
             suspect &= lines >= 0
         positions = np.flatnonzero(suspect)
@@ -167,69 +167,69 @@ class ShadowMemory:
             at = int(positions[0])
             problems.append(
                 Access(
-                    int(agents[at]), int(times[at]), abs(int(lines[at])), row == WRITER, bool(lines[at] < 0),
+                    int(actors[at]), int(times[at]), abs(int(lines[at])), row == WRITER, bool(lines[at] < 0),
                     _granule(where, at),
                 )
             )  # fmt: skip
 
     def _judge_sets(self, problems: list[Access], state: np.ndarray, where: Selection, now: Request) -> None:
         numbers = state[READ_SET].reshape(-1)
-        own = np.broadcast_to(_column(now.agents, state[READ_SET]), state[READ_SET].shape).reshape(-1)
+        own = np.broadcast_to(_column(now.actors, state[READ_SET]), state[READ_SET].shape).reshape(-1)
         for number in np.unique(numbers):
             if number == 0:
                 continue
             reads = self.sets[number]
             assert reads is not None
-            suspect = now.known[reads.agents] < reads.times
+            suspect = now.known[reads.actors] < reads.times
             at = int(np.flatnonzero(numbers == number)[0])
             if suspect.any() and now.is_own is not None:
-                suspect &= ~now.is_own(reads.agents, reads.times, np.broadcast_to(own[at], reads.agents.shape))
+                suspect &= ~now.is_own(reads.actors, reads.times, np.broadcast_to(own[at], reads.actors.shape))
             if now.strong:
                 suspect &= reads.lines >= 0
             for i in np.flatnonzero(suspect)[:1].tolist():
                 line = int(reads.lines[i])
                 problems.append(
-                    Access(int(reads.agents[i]), int(reads.times[i]), abs(line), False, line < 0, _granule(where, at))
+                    Access(int(reads.actors[i]), int(reads.times[i]), abs(line), False, line < 0, _granule(where, at))
                 )
 
     def _record_read(self, table: np.ndarray, where: Selection, state: np.ndarray, now: Request) -> None:
         line = -now.line if now.strong else now.line
         readers = state[READER]
-        agents: int | np.ndarray = _column(now.agents, readers)
-        # A read stands for an earlier one of the same agent only: a later writer is checked against every agent.
-        others = (readers != NOBODY) & (readers != agents)
+        actors: int | np.ndarray = _column(now.actors, readers)
+        # A read stands for an earlier one of the same actor only: a later writer is checked against every actor.
+        others = (readers != NOBODY) & (readers != actors)
         if not others.any():
-            table[READER, where] = agents
+            table[READER, where] = actors
             table[READ_TIME, where] = now.time
             table[READ_LINE, where] = line
             return
         flat = np.arange(where.start, where.stop) if isinstance(where, slice) else where
-        agents = np.broadcast_to(agents, readers.shape)
+        actors = np.broadcast_to(actors, readers.shape)
         inline = flat[~others]
-        table[READER, inline] = agents[~others]
+        table[READER, inline] = actors[~others]
         table[READ_TIME, inline] = now.time
         table[READ_LINE, inline] = line
-        self._extend_sets(table, flat[others], state[READ_SET][others], agents[others], now.time, line)
+        self._extend_sets(table, flat[others], state[READ_SET][others], actors[others], now.time, line)
 
     def _extend_sets(
-        self, table: np.ndarray, granules: np.ndarray, numbers: np.ndarray, agents: np.ndarray, time: int, line: int
+        self, table: np.ndarray, granules: np.ndarray, numbers: np.ndarray, actors: np.ndarray, time: int, line: int
     ) -> None:
         """Adds a read to the sets of these granules; granules that shared a set and a reader share the new one."""
-        keys = numbers.astype(np.int64) << 32 | agents
+        keys = numbers.astype(np.int64) << 32 | actors
         if (keys == keys[0]).all():
             groups = [(keys[0], granules)]
         else:
             unique, inverse = np.unique(keys, return_inverse=True)
             groups = [(key, granules[inverse == i]) for i, key in enumerate(unique)]
         for key, members in groups:
-            number, agent = int(key) >> 32, int(key) & 0xFFFFFFFF
+            number, actor = int(key) >> 32, int(key) & 0xFFFFFFFF
             old = self.sets[number]
             if old is None:
-                new = ReadSet(*(np.array([v], np.int32) for v in (agent, time, line)))
+                new = ReadSet(*(np.array([v], np.int32) for v in (actor, time, line)))
             else:
-                keep = old.agents != agent
+                keep = old.actors != actor
                 new = ReadSet(
-                    np.append(old.agents[keep], np.int32(agent)),
+                    np.append(old.actors[keep], np.int32(actor)),
                     np.append(old.times[keep], np.int32(time)),
                     np.append(old.lines[keep], np.int32(line)),
                 )
@@ -256,10 +256,10 @@ class ShadowMemory:
         self.state[WRITE_TIME, where] = np.iinfo(np.int32).max
         self.state[WRITE_LINE, where] = line
 
-    def release_barrier(self, address: int, agent: int, time: int, line: int) -> None:
+    def release_barrier(self, address: int, actor: int, time: int, line: int) -> None:
         """mbarrier.inval: from here on the memory counts as written by whoever invalidated."""
         where = self.span(address, 8)
-        self.state[:, where] = np.array([agent, time, line, 0, 0, 0, 0], np.int32)[:, None]
+        self.state[:, where] = np.array([actor, time, line, 0, 0, 0, 0], np.int32)[:, None]
 
 
 def _granule(where: Selection, position: int) -> int:
@@ -270,16 +270,16 @@ def _record_write(table: np.ndarray, where: Selection, now: Request) -> None:
     values = np.zeros((ROWS, 1), np.int32)
     values[WRITE_TIME] = now.time
     values[WRITE_LINE] = -now.line if now.strong else now.line
-    per_lane = isinstance(now.agents, np.ndarray)
+    per_lane = isinstance(now.actors, np.ndarray)
     if not per_lane:
-        values[WRITER] = now.agents
+        values[WRITER] = now.actors
     table[:, where] = values if isinstance(where, slice) or where.ndim == 1 else values[:, :, None]
     if per_lane:
-        table[WRITER, where] = now.agents if where.ndim == 1 else now.agents[:, None]  # type: ignore[union-attr, index]
+        table[WRITER, where] = now.actors if where.ndim == 1 else now.actors[:, None]  # type: ignore[union-attr, index]
 
 
-def _column(agents: int | np.ndarray, like: np.ndarray) -> np.ndarray | int:
-    """Agents per lane, shaped to broadcast over each lane's granules."""
-    if not isinstance(agents, np.ndarray):
-        return agents
-    return agents[:, None] if like.ndim == 2 else agents
+def _column(actors: int | np.ndarray, like: np.ndarray) -> np.ndarray | int:
+    """Actors per lane, shaped to broadcast over each lane's granules."""
+    if not isinstance(actors, np.ndarray):
+        return actors
+    return actors[:, None] if like.ndim == 2 else actors

@@ -17,23 +17,23 @@ from .warp_memory import combine
 class AsyncOperation:
     """One asynchronous operation between issue and completion."""
 
-    __slots__ = ("kind", "line", "warp", "reads_done", "done", "agent", "sleepers")
+    __slots__ = ("kind", "line", "warp", "reads_done", "done", "actor", "sleepers")
 
-    def __init__(self, kind: str, line: int, warp, agent):
-        self.kind, self.line, self.warp, self.agent = kind, line, warp, agent
+    def __init__(self, kind: str, line: int, warp, actor):
+        self.kind, self.line, self.warp, self.actor = kind, line, warp, actor
         self.reads_done = self.done = False
         self.sleepers: list = []
 
     def finish_reads(self, machine) -> None:
         self.reads_done = True
         if machine.referee is not None:
-            machine.referee.reads_complete(self.agent)
+            machine.referee.reads_complete(self.actor)
         self._wake(machine)
 
     def finish(self, machine) -> None:
         self.reads_done = self.done = True
         if machine.referee is not None:
-            machine.referee.complete(self.agent)
+            machine.referee.complete(self.actor)
         self._wake(machine)
 
     def _wake(self, machine) -> None:
@@ -85,9 +85,9 @@ class WarpCopies(WarpBarriers):
         return np.flatnonzero(LANES[mask]).tolist() if mask & (mask - 1) else [mask.bit_length() - 1]
 
     def issue(self, kind: str, lanes: int, line: int) -> AsyncOperation:
-        agent = self.referee.issue(self.handle, lanes, kind, line) if self.referee is not None else None
+        actor = self.referee.issue(self.handle, lanes, kind, line) if self.referee is not None else None
         self.machine.changes += 1
-        return AsyncOperation(kind, line, self, agent)
+        return AsyncOperation(kind, line, self, actor)
 
     def tensor_map(self, address: int) -> TensorMap:
         """The tensor map at a generic address: a kernel parameter or global memory."""
@@ -171,7 +171,7 @@ class WarpCopies(WarpBarriers):
             def read():
                 if self.referee is not None:
                     ranges = np.array([[place, size]], np.int64)
-                    self.referee.async_access(operation.agent, "read", "shared", owner.number, ranges, line)
+                    self.referee.async_access(operation.actor, "read", "shared", owner.number, ranges, line)
                 owner.reading.pop(operation, None)
                 return owner.shared.data[place : place + size].copy()
 
@@ -194,8 +194,8 @@ class WarpCopies(WarpBarriers):
             owner.check_alive(str(operation))
             ranges = write(cta, offset, box)
             if self.referee is not None:
-                self.referee.async_access(operation.agent, "write", "shared", cta.number, ranges, line)
-                self.referee.mbarrier_async_arrive(operation.agent, owner.number, barrier_offset, line)
+                self.referee.async_access(operation.actor, "write", "shared", cta.number, ranges, line)
+                self.referee.mbarrier_async_arrive(operation.actor, owner.number, barrier_offset, line)
             waiting -= 1
             cta.writing.pop((operation, cta.rank), None)
             if owner.barrier(barrier_offset).complete_tx(counted):
@@ -266,7 +266,7 @@ class WarpCopies(WarpBarriers):
             cta.check_alive(str(operation))
             if self.referee is not None:
                 ranges = np.array([[offset, size]], np.int64)
-                self.referee.async_access(operation.agent, "read", "shared", cta.number, ranges, line)
+                self.referee.async_access(operation.actor, "read", "shared", cta.number, ranges, line)
             box = read()
             cta.reading.pop(operation, None)
             operation.finish_reads(machine)
@@ -280,7 +280,7 @@ class WarpCopies(WarpBarriers):
         if operation.kind == "bulk.store":
             self.machine.memory.note_writes(ranges, distinct=True)
         if self.referee is not None:
-            self.referee.async_access(operation.agent, "write", "global", -1, ranges, line)
+            self.referee.async_access(operation.actor, "write", "global", -1, ranges, line)
 
     # groups
 
@@ -305,7 +305,7 @@ class WarpCopies(WarpBarriers):
                 groups = self.bulk_groups[lane]
                 del groups[: max(len(groups) - count, 0)]
         if self.referee is not None and done:
-            self.referee.group_wait(self.handle, mask, [o.agent for o in done], line, reads_only)
+            self.referee.group_wait(self.handle, mask, [o.actor for o in done], line, reads_only)
         return True
 
     # cp.async
@@ -336,7 +336,7 @@ class WarpCopies(WarpBarriers):
                 cta.shared.data[offset : offset + size] = data[row]
             if self.referee is not None:
                 ranges = np.stack((active, np.full_like(active, size)), 1)
-                self.referee.async_access(operation.agent, "write", "shared", cta.number, ranges, line)
+                self.referee.async_access(operation.actor, "write", "shared", cta.number, ranges, line)
             operation.finish(self.machine)
 
         self.machine.later(self.options.copy_delay, perform, operation)
@@ -360,7 +360,7 @@ class WarpCopies(WarpBarriers):
                 done.append(operation)
         del self.copy_groups[: len(older)]
         if self.referee is not None and done:
-            self.referee.group_wait(self.handle, mask, [o.agent for o in done], line)
+            self.referee.group_wait(self.handle, mask, [o.actor for o in done], line)
         return True
 
     def async_arrive(self, address, no_increment, mask, line):
@@ -377,7 +377,7 @@ class WarpCopies(WarpBarriers):
                 self.machine.later((1, 4), arrive, None)
                 return
             if self.referee is not None:
-                self.referee.mbarrier_async_arrive([o.agent for o in operations], cta.number, offset, line)
+                self.referee.mbarrier_async_arrive([o.actor for o in operations], cta.number, offset, line)
             if barrier.arrive(lanes):
                 cta.phase_ended(offset)
 
@@ -408,9 +408,9 @@ class WarpCopies(WarpBarriers):
             if self.referee is not None:
                 ranges = np.array([[offset, total]], np.int64)
                 self.referee.async_access(
-                    operation.agent, "atomic" if reduction else "write", "shared", cta.number, ranges, line
+                    operation.actor, "atomic" if reduction else "write", "shared", cta.number, ranges, line
                 )
-                self.referee.mbarrier_async_arrive(operation.agent, cta.number, barrier_offset, line)
+                self.referee.mbarrier_async_arrive(operation.actor, cta.number, barrier_offset, line)
             cta.writing.pop((operation, cta.rank), None)
             if cta.barrier(barrier_offset).complete_tx(total):
                 cta.phase_ended(barrier_offset)

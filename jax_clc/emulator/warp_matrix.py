@@ -55,14 +55,14 @@ class Accumulator:
 class MatrixOperation(AsyncOperation):
     """One wgmma of a warpgroup; its four warps join one after another."""
 
-    __slots__ = ("a", "b", "scale_d", "shape", "accumulator", "joined", "a_registers", "agents")
+    __slots__ = ("a", "b", "scale_d", "shape", "accumulator", "joined", "a_registers", "actors")
 
     def __init__(self, line, warp, a, b, scale_d, shape, accumulator):
         super().__init__("wgmma", line, warp, None)
         self.a, self.b, self.scale_d, self.shape, self.accumulator = a, b, scale_d, shape, accumulator
         self.joined: list = []
         self.a_registers: list = [None] * 4
-        self.agents: list = [None] * 4
+        self.actors: list = [None] * 4
 
 
 class Warpgroup:
@@ -207,8 +207,8 @@ class WarpMatrix(WarpMemory):
                 f"wgmma operands reach from byte {int(chunks.min()) * 16} to {int(chunks.max()) * 16 + 15}"
             )
         if self.referee is not None:
-            agent = operation.agents[place] = self.referee.issue(self.handle, mask, "wgmma", line)
-            self.referee.async_access(agent, "read", "shared", self.cta.number, chunks, line)
+            actor = operation.actors[place] = self.referee.issue(self.handle, mask, "wgmma", line)
+            self.referee.async_access(actor, "read", "shared", self.cta.number, chunks, line)
 
     def wgmma_commit(self):
         self.mma_groups.append(self.mma_issued)
@@ -227,9 +227,9 @@ class WarpMatrix(WarpMemory):
             self.sleep(f"wgmma group ({operation}; {len(operation.joined)} of 4 warps have issued it)")
             return None
         if self.referee is not None:
-            agents = [group.operation(i).agents[self.index % 4] for i in range(self.mma_waited, upto)]
-            if agents:
-                self.referee.group_wait(self.handle, mask, agents, line)
+            actors = [group.operation(i).actors[self.index % 4] for i in range(self.mma_waited, upto)]
+            if actors:
+                self.referee.group_wait(self.handle, mask, actors, line)
         self.mma_waited = upto
         self.mma_groups = self.mma_groups[len(self.mma_groups) - count :] if count else []
         if not self.mma_groups and upto == self.mma_issued:

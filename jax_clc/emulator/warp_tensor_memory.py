@@ -127,14 +127,14 @@ class WarpTensorMemory(WarpCopies):
 
     def tensor_load_registers(self, address, shape, repeat, mask, line):
         cells = self._cells(address, shape, repeat, mask)
-        agent = None
+        actor = None
         if self.referee is not None:
-            agent = self.referee.issue(self.handle, mask, "tcgen05.ld", line)
+            actor = self.referee.issue(self.handle, mask, "tcgen05.ld", line)
             ranges, rows = self._where(cells)
-            self.referee.async_access(agent, "read", "tensor", self.cta.number, ranges, line, rows=rows)
+            self.referee.async_access(actor, "read", "tensor", self.cta.number, ranges, line, rows=rows)
         now = not self.options.tensor_loads_pending
         early = self.tensor_memory.load(cells).copy() if now or self.random.random() < 0.5 else None
-        self.tensor_loads.append((line, cells, early, agent))
+        self.tensor_loads.append((line, cells, early, actor))
         return list(early) if now else [self.tensor_pending] * len(cells[0])
 
     def tensor_wait_load(self, mask, line):
@@ -143,7 +143,7 @@ class WarpTensorMemory(WarpCopies):
         for at, cells, early, _ in self.tensor_loads:
             loaded[at] = list(self.tensor_memory.load(cells).copy() if early is None else early)
         if self.referee is not None and self.tensor_loads:
-            self.referee.group_wait(self.handle, mask, [agent for *_, agent in self.tensor_loads], line)
+            self.referee.group_wait(self.handle, mask, [actor for *_, actor in self.tensor_loads], line)
         self.tensor_loads = []
         return loaded
 
@@ -152,10 +152,10 @@ class WarpTensorMemory(WarpCopies):
         self.tensor_memory.store(cells, np.stack(values))
         self.machine.changes += 1
         if self.referee is not None:
-            agent = self.referee.issue(self.handle, mask, "tcgen05.st", line)
+            actor = self.referee.issue(self.handle, mask, "tcgen05.st", line)
             ranges, rows = self._where(cells)
-            self.referee.async_access(agent, "write", "tensor", self.cta.number, ranges, line, rows=rows)
-            self.tensor_stores.append(agent)
+            self.referee.async_access(actor, "write", "tensor", self.cta.number, ranges, line, rows=rows)
+            self.tensor_stores.append(actor)
 
     def tensor_wait_store(self, mask, line):
         self.check_aligned(mask, "tcgen05.wait::st")
@@ -172,8 +172,8 @@ class WarpTensorMemory(WarpCopies):
         ctas = self._pair(group)
         if group == 2 and self.cta.rank & 1:
             raise BadDescriptor("tcgen05.mma.cta_group::2 is issued by the odd CTA of a pair")
-        agent = self.referee.issue(self.handle, 1 << lane, "tcgen05.mma", line) if self.referee is not None else None
-        operation = AsyncOperation("tcgen05.mma", line, self, agent)
+        actor = self.referee.issue(self.handle, 1 << lane, "tcgen05.mma", line) if self.referee is not None else None
+        operation = AsyncOperation("tcgen05.mma", line, self, actor)
         self.machine.note("mma", self.cta, line, (descriptor, d, bool(accumulate)))
         self.machine.changes += 1
         for cta in ctas:
@@ -189,28 +189,28 @@ class WarpTensorMemory(WarpCopies):
                 [cta.number for cta in ctas], a_in_tensor_memory=in_tensor_memory, accumulate=bool(accumulate),
             )  # fmt: skip
             if self.referee is not None:
-                self._report_mma(agent, instruction, d, a, ctas, reads, group, accumulate, in_tensor_memory, line)
+                self._report_mma(actor, instruction, d, a, ctas, reads, group, accumulate, in_tensor_memory, line)
             for cta in ctas:
                 cta.reading.pop(operation, None)
             operation.finish(self.machine)
 
         ctas[0].tensor_pipe.add(execute, self.options.mma_delay, operation)
 
-    def _report_mma(self, agent, instruction, d, a, ctas, reads, group, accumulate, in_tensor_memory, line):
+    def _report_mma(self, actor, instruction, d, a, ctas, reads, group, accumulate, in_tensor_memory, line):
         columns = mma_tcgen05.result_columns(instruction, group)
         _, column = split_address(d)
         ranges = np.array([[column * 4, columns * 4]], np.int64)
         for index, cta in enumerate(ctas):
             for chunks in ([reads.a[index]] if reads.a else []) + [reads.b[index]]:
-                self.referee.async_access(agent, "read", "shared", cta.number, chunks, line)
+                self.referee.async_access(actor, "read", "shared", cta.number, chunks, line)
             if in_tensor_memory:
                 _, first = split_address(a)
                 self.referee.async_access(
-                    agent, "read", "tensor", cta.number, np.array([[first * 4, 32]], np.int64), line
+                    actor, "read", "tensor", cta.number, np.array([[first * 4, 32]], np.int64), line
                 )
             if accumulate:
-                self.referee.async_access(agent, "read", "tensor", cta.number, ranges, line)
-            self.referee.async_access(agent, "write", "tensor", cta.number, ranges, line)
+                self.referee.async_access(actor, "read", "tensor", cta.number, ranges, line)
+            self.referee.async_access(actor, "write", "tensor", cta.number, ranges, line)
 
     def tensor_commit(self, barrier, multicast, group, lane, line):
         """One arrival, after every earlier tcgen05 operation of this thread, on each barrier named."""
@@ -219,14 +219,14 @@ class WarpTensorMemory(WarpCopies):
         home, offset = self.shared_owner(address, True)
         ranks = mma_tcgen05.commit_targets(home.rank, multicast)
         machine = self.machine
-        agent = self.referee.issue(self.handle, 1 << lane, "tcgen05.mma", line) if self.referee is not None else None
-        operation = AsyncOperation("tcgen05.commit", line, self, agent)
+        actor = self.referee.issue(self.handle, 1 << lane, "tcgen05.mma", line) if self.referee is not None else None
+        operation = AsyncOperation("tcgen05.commit", line, self, actor)
         machine.changes += 1
 
         def arrive(rank):
             cta = self.cluster.member(rank, "tcgen05.commit")
             if self.referee is not None:
-                self.referee.mbarrier_async_arrive(agent, cta.number, offset, line)
+                self.referee.mbarrier_async_arrive(actor, cta.number, offset, line)
             if cta.barrier(offset).arrive(1):
                 cta.phase_ended(offset)
 
@@ -257,8 +257,8 @@ class WarpTensorMemory(WarpCopies):
             cta.shared.data[offset : offset + 16] = np.frombuffer(answer, np.uint8)
             if self.referee is not None:
                 ranges = np.array([[offset, 16]], np.int64)
-                self.referee.async_access(operation.agent, "write", "shared", cta.number, ranges, line)
-                self.referee.mbarrier_async_arrive(operation.agent, cta.number, barrier_offset, line)
+                self.referee.async_access(operation.actor, "write", "shared", cta.number, ranges, line)
+                self.referee.mbarrier_async_arrive(operation.actor, cta.number, barrier_offset, line)
             cta.writing.pop((operation, cta.rank), None)
             if cta.barrier(barrier_offset).complete_tx(16):
                 cta.phase_ended(barrier_offset)
