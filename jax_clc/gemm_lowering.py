@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -32,9 +32,12 @@ from jax_clc.planning.device_model import DeviceModel
 
 KERNEL_OPERAND_DTYPES = frozenset({"bfloat16", "float16"})
 """Operand dtypes that kernels are written for; which of them ship, the manifest says."""
-SERVED_ALGORITHMS = frozenset({
-    lax.DotAlgorithmPreset.DEFAULT, lax.DotAlgorithmPreset.BF16_BF16_F32, lax.DotAlgorithmPreset.F16_F16_F32,
-})  # fmt: skip
+ALGORITHM_DTYPES: dict[Any, Collection[str]] = {
+    lax.DotAlgorithmPreset.DEFAULT: KERNEL_OPERAND_DTYPES,
+    lax.DotAlgorithmPreset.BF16_BF16_F32: {"bfloat16"},
+    lax.DotAlgorithmPreset.F16_F16_F32: {"float16"},
+}
+"""Algorithms that are ours, with the dtypes that they leave as they are: XLA casts others to them first."""
 
 
 def static_fallback_reason(a: Any, b: Any, precision: Any) -> str | None:
@@ -43,12 +46,11 @@ def static_fallback_reason(a: Any, b: Any, precision: Any) -> str | None:
         if operand.dtype.name not in KERNEL_OPERAND_DTYPES:
             return f"{name} is {operand.dtype.name}; kernels take {', '.join(sorted(KERNEL_OPERAND_DTYPES))}"
     if isinstance(precision, lax.DotAlgorithmPreset | lax.DotAlgorithm):
-        served = precision in SERVED_ALGORITHMS
+        served = {a.dtype.name, b.dtype.name} <= ALGORITHM_DTYPES.get(precision, set())
     else:
-        served = precision is None or set(precision if isinstance(precision, tuple) else (precision,)) == {
-            lax.Precision.DEFAULT
-        }
-    return None if served else f"precision {precision} asks for more than one pass with 32-bit accumulation"
+        wanted = precision if isinstance(precision, tuple) else (precision,)
+        served = set(wanted) <= {None, lax.Precision.DEFAULT}
+    return None if served else f"precision {precision} asks for another sum than one pass in 32 bits"
 
 
 def plan_contraction(

@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend.core.primitives import dot_general_p
 
 from jax_clc import _jax_internals as internals
-from jax_clc import gemm_lowering
+from jax_clc import emulation, gemm_lowering
 from jax_clc.contraction import Contraction, DimensionNumbers, einsum_contraction
 from jax_clc.gemm_primitive import contract
 from jax_clc.options import GemmOptions
@@ -121,7 +121,8 @@ def plan(
     """What `matmul(a, b)` does (or `dot_general`, given `dimension_numbers`): kernels, grid, predicted time, and why.
 
     `a` and `b` are arrays or `jax.ShapeDtypeStruct`s; only shapes and dtypes are read. `devices` as in
-    `jax_clc.planning.plan`: by default one reference device for each GPU family. Errors as for the call itself.
+    `jax_clc.planning.plan`: by default one reference device for each GPU family, inside `emulated` the emulated device.
+    Errors as for the call itself.
     """
     options = GemmOptions.checked(schedule, kernel, sm_limit)
     a, b = (x if isinstance(x, jax.ShapeDtypeStruct) else jax.eval_shape(jnp.asarray, x) for x in (a, b))
@@ -144,6 +145,9 @@ def plan(
         out_dtype = jax.eval_shape(call, a, b).dtype
         contraction = Contraction.from_dimension_numbers(numbers, len(a.shape), len(b.shape))
     canonical = internals.canonicalize_precision(precision)
+    target = emulation.current_target()
+    if devices is None and target is not None:
+        devices = (target.model,)
     return gemm_lowering.plan_contraction(contraction, a, b, out_dtype, canonical, options, devices)[0]
 
 

@@ -159,6 +159,22 @@ def test_what_has_no_kernel_is_lax(call) -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "algorithm", "calls"),
+    [
+        (jnp.bfloat16, "DEFAULT", 1),
+        (jnp.bfloat16, "BF16_BF16_F32", 1),
+        (jnp.float16, "F16_F16_F32", 1),
+        (jnp.bfloat16, "F16_F16_F32", 0),
+        (jnp.bfloat16, "F32_F32_F32", 0),
+        (jnp.bfloat16, "BF16_BF16_F32_X3", 0),
+    ],
+)
+def test_an_algorithm_is_ours_where_it_casts_nothing(dtype, algorithm, calls) -> None:
+    call = functools.partial(matmul, precision=algorithm)
+    assert len(lowered(call, struct(64, 64, dtype=dtype), struct(64, 64, dtype=dtype)).calls) == calls
+
+
+@pytest.mark.parametrize(
     ("a", "b"), [((4, 0), (0, 4)), ((0, 4), (4, 4)), ((3, 4, 0), (3, 0, 4)), ((0, 4, 8), (0, 8, 4))]
 )
 def test_empty_products_call_no_kernel(a, b, monkeypatch) -> None:
