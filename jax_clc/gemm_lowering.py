@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -32,10 +32,10 @@ from jax_clc.planning.device_model import DeviceModel
 
 KERNEL_OPERAND_DTYPES = frozenset({"bfloat16", "float16"})
 """Operand dtypes that kernels are written for; which of them ship, the manifest says."""
-ALGORITHM_DTYPES: dict[Any, Collection[str]] = {
+ALGORITHM_DTYPES: dict[Any, frozenset[str]] = {
     lax.DotAlgorithmPreset.DEFAULT: KERNEL_OPERAND_DTYPES,
-    lax.DotAlgorithmPreset.BF16_BF16_F32: {"bfloat16"},
-    lax.DotAlgorithmPreset.F16_F16_F32: {"float16"},
+    lax.DotAlgorithmPreset.BF16_BF16_F32: frozenset({"bfloat16"}),
+    lax.DotAlgorithmPreset.F16_F16_F32: frozenset({"float16"}),
 }
 """Algorithms that are ours, with the dtypes that they leave as they are: XLA casts others to them first."""
 
@@ -46,7 +46,7 @@ def static_fallback_reason(a: Any, b: Any, precision: Any) -> str | None:
         if operand.dtype.name not in KERNEL_OPERAND_DTYPES:
             return f"{name} is {operand.dtype.name}; kernels take {', '.join(sorted(KERNEL_OPERAND_DTYPES))}"
     if isinstance(precision, lax.DotAlgorithmPreset | lax.DotAlgorithm):
-        served = {a.dtype.name, b.dtype.name} <= ALGORITHM_DTYPES.get(precision, set())
+        served = {a.dtype.name, b.dtype.name} <= ALGORITHM_DTYPES.get(precision, frozenset())
     else:
         wanted = precision if isinstance(precision, tuple) else (precision,)
         served = set(wanted) <= {None, lax.Precision.DEFAULT}
