@@ -123,15 +123,20 @@ def operands(name: str, dtype, rng) -> tuple[jax.Array, jax.Array]:
     return tuple(jnp.asarray(rng.integers(-1, 2, shape), dtype) for shape in shapes)
 
 
-def assert_same(ours, theirs) -> None:
+ROUNDED_BETWEEN = ("grad_of_grad", "third_order", "hessian", "jacfwd_of_grad")
+"""Here a rounded result is computed with again, and XLA may leave out a rounding between two operations that it fuses."""
+
+
+def assert_same(ours, theirs, rounded_between: bool = False) -> None:
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     for mine, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert (mine.shape, mine.dtype, jax.typeof(mine).weak_type) == (
-            other.shape,
-            other.dtype,
-            jax.typeof(other).weak_type,
-        )
-        np.testing.assert_array_equal(np.asarray(mine, np.float64), np.asarray(other, np.float64))
+        assert (mine.shape, mine.dtype) == (other.shape, other.dtype)
+        assert jax.typeof(mine).weak_type == jax.typeof(other).weak_type
+        mine, other = np.asarray(mine, np.float64), np.asarray(other, np.float64)
+        if rounded_between:
+            np.testing.assert_allclose(mine, other, rtol=0, atol=2.0**-7 * np.abs(other).max(initial=0.0))
+        else:
+            np.testing.assert_array_equal(mine, other)
 
 
 WHOLE = ("matmul", "dot_general", "einsum")
@@ -155,7 +160,7 @@ def test_transformation_matches_jax(place, rng, monkeypatch, name, transformatio
     expected = compiled(functools.partial(run, theirs))(a, b)
     if place.runs_kernels:
         monkeypatch.setenv("JAX_CLC_STRICT", "1")
-    assert_same(compiled(functools.partial(run, ours))(a, b), expected)
+    assert_same(compiled(functools.partial(run, ours))(a, b), expected, transformation in ROUNDED_BETWEEN)
 
 
 @pytest.mark.parametrize("name", (*WHOLE, "matmul_vector"))
