@@ -1,6 +1,7 @@
 """Every transformation of JAX on every call, equal to `jnp` and `lax` bit for bit, in every place.
 
-Inputs are small integers, so that every sum is exact and a result has one right value after one rounding.
+Inputs are small integers, so that every sum is exact and a result has one right value after one rounding. Only where
+products of rounded products are taken is a rounding's worth of difference allowed.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def operands(name: str, dtype, rng) -> tuple[jax.Array, jax.Array]:
 
 
 ROUNDED_BETWEEN = ("grad_of_grad", "third_order", "hessian", "jacfwd_of_grad")
-"""Here a rounded result is computed with again, and XLA may leave out a rounding between two operations that it fuses."""
+"""Here a rounded result is computed with again, and XLA may leave out a rounding between operations that it fuses."""
 
 
 def assert_same(ours, theirs, rounded_between: bool = False) -> None:
