@@ -147,7 +147,8 @@ def draw_panel(axis: Axes, trace: TileTrace, end: float, colour: str) -> None:
             clip_on=False,
         )
     axis.axvline(trace.makespan, color=INK, lw=1.1, ls=(0, (4, 2)))
-    axis.set_title(headline(trace), loc="left", fontsize=10, color=INK)
+    # Two lines: panels side by side are too narrow for one.
+    axis.set_title(headline(trace).replace(": ", ":\n", 1), loc="left", fontsize=10, color=INK)
     axis.tick_params(colors=INK, labelsize=8.5, length=0)
     ticks = range(rows) if not thin else range(0, rows, 20)
     axis.set_yticks(ticks, [f"SM {sm}" for sm in ticks])
