@@ -1,7 +1,8 @@
 """`python -m benchmarks.report --write README.md`: tables and pictures from benchmarks/results/*.json.
 
-The text between the markers is replaced; nothing in it is written by hand. `--plots` draws the pictures beside the
-results files. With `--check` nothing is written, and the status tells whether the text is what the results give.
+The text between the markers is replaced; nothing in it is written by hand but the reasons in `loss_reasons.json`.
+`--plots` draws the pictures beside the results files. With `--check` nothing is written, and the
+status tells whether the text is what the results give.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import suite
 from jax_clc.bench import results
@@ -19,6 +20,12 @@ from jax_clc.planning import GemmProblem, plan, reference_devices
 
 RESULTS, PLAN = "results", "plan"
 """Names of the blocks that are written; a block stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`."""
+EVEN = 0.995
+"""Ratios from here on count as no slower."""
+WORST_SHOWN = 2
+REASONS_PATH = Path(__file__).parent / "loss_reasons.json"
+"""Why a problem is slower, by its label; `launch` is the chain of small products."""
+LOSSES_HEADING, LOSSES_ANCHOR = "Where another is faster", "where-another-is-faster"
 NO_RESULTS = "No results yet: run `python -m benchmarks.run --set large` on a GPU, then `python -m benchmarks.report`."
 
 
@@ -44,28 +51,66 @@ def summary(found: Mapping[str, Mapping[str, Any]], sets: Mapping[str, suite.Pro
         ratios = [r for row in found.get(name, {}).get("rows", ()) if (r := results.ratio(row)) is not None]
         if not ratios:
             continue
-        goal = "" if chosen.geomean is None else f"{chosen.geomean}, {chosen.least}"
         measured = (
             f"{len(ratios)} of {len(chosen.problems)}" if len(ratios) != len(chosen.problems) else str(len(ratios))
         )
         mean, least = results.geometric_mean(ratios), min(ratios)
+        goal = ""
+        if chosen.geomean is not None and chosen.least is not None:
+            reached = mean >= chosen.geomean and least >= chosen.least
+            goal = f"{chosen.geomean}, {chosen.least}: {'reached' if reached else 'missed'}"
         lines.append(f"| {chosen.about} | {measured} | {mean:.3f} | {least:.3f} | {goal} |")
     return lines if len(lines) > 2 else []
 
 
-def losses(found: Mapping[str, Mapping[str, Any]], sets: Mapping[str, suite.ProblemSet]) -> list[str]:
-    """Every problem on which jnp.dot is faster, worst first."""
-    behind = [
-        (quotient, results.label(row), row.get("note", ""))
-        for name in sets
-        for row in found.get(name, {}).get("rows", ())
-        if (quotient := results.ratio(row)) is not None and quotient < 0.995
+class Loss(NamedTuple):
+    """A problem on which somebody is faster than ours: the fastest other's time over ours, and who that is."""
+
+    ratio: float
+    label: str
+    note: str
+    peer: str
+
+    @property
+    def words(self) -> str:
+        """`2050 x 2050 x 2050 kn (jnp.dot padded)`."""
+        told = [self.note] if self.note else []
+        told += [self.peer] if self.peer != results.BASELINE else []
+        return self.label + (f" ({'; '.join(told)})" if told else "")
+
+
+def losses(found: Mapping[str, Mapping[str, Any]], sets: Mapping[str, suite.ProblemSet]) -> dict[str, list[Loss]]:
+    """For each set every problem on which another contestant is faster, worst first; sets without one are left out."""
+    behind: dict[str, list[Loss]] = {}
+    for name in sets:
+        for row in found.get(name, {}).get("rows", ()):
+            others = [other for other in row["contestants"] if not other.startswith(results.OURS)]
+            ratios = [(r, other) for other in others if (r := results.ratio(row, baseline=other)) is not None]
+            if ratios and min(ratios)[0] < EVEN:
+                quotient, peer = min(ratios)
+                behind.setdefault(name, []).append(Loss(quotient, results.label(row), row.get("note", ""), peer))
+    return {name: sorted(found_there) for name, found_there in behind.items()}
+
+
+def worst_losses(behind: Mapping[str, Sequence[Loss]], problems: int) -> list[str]:
+    """The README's share: how many, the worst of each set with the reason, and where the others are."""
+    reasons = json.loads(REASONS_PATH.read_text(encoding="utf-8"))
+    lines = [
+        f"**Slower than another** (ratio to the fastest other below {EVEN}) on {sum(map(len, behind.values()))} of "
+        f"{problems} problems: all of them are listed in [docs/benchmarks.md](docs/benchmarks.md#{LOSSES_ANCHOR}). The "
+        f"worst {WORST_SHOWN} of each set, with the reason as we read it:",
+        "",
+        "| set | problem | ratio | why |",
+        "| --- | --- | ---: | --- |",
     ]
-    return [f"- {quotient:.3f} at {label}{f' ({note})' if note else ''}" for quotient, label, note in sorted(behind)]
+    for name, behind_there in behind.items():
+        for loss in behind_there[:WORST_SHOWN]:
+            lines.append(f"| {name} | {loss.words} | {loss.ratio:.3f} | {reasons.get(loss.label, 'not explained')} |")
+    return lines
 
 
 def problem_table(content: Mapping[str, Any]) -> list[str]:
-    """Every problem of one set: microseconds of each contestant, quartiles of ours, TFLOP/s, ratio."""
+    """Every problem of one set: microseconds of each contestant, our TFLOP/s, jnp.dot's time over ours."""
     names = list(dict.fromkeys(name for row in content["rows"] for name in row["contestants"]))
     others = [name for name in names if name != results.OURS]
     lines = [
@@ -124,7 +169,7 @@ def readme_block(found: Mapping[str, Mapping[str, Any]], pictures: Sequence[str]
     ]
     behind = losses(found, sets)
     if behind:
-        lines += ["", "Where jnp.dot is faster (ratio below 0.995):", "", *behind]
+        lines += ["", *worst_losses(behind, sum(len(content["rows"]) for content in measured))]
     if "interference" in found and found["interference"]["rows"]:
         content = found["interference"]
         lines += [
@@ -133,19 +178,30 @@ def readme_block(found: Mapping[str, Mapping[str, Any]], pictures: Sequence[str]
         ]  # fmt: skip
     if "launch" in found:
         lines += ["", f"A {found['launch']['about']}, microseconds per product:", "", *launch_table(found["launch"])]
+        reasons = json.loads(REASONS_PATH.read_text(encoding="utf-8"))
+        lines += ["", reasons["launch"]]
     lines += [text for picture in pictures for text in ("", f"![{Path(picture).stem}]({picture})")]
     return "\n".join(lines)
 
 
 def benchmarks_block(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """What stands between the markers of docs/benchmarks.md: every problem of every set."""
+    """What stands between the markers of docs/benchmarks.md: every loss, then every problem of every set."""
     lines: list[str] = []
-    for name, chosen in suite.load().items():
+    sets = suite.load()
+    behind = sorted(loss for behind_there in losses(found, sets).values() for loss in behind_there)
+    if behind:
+        lines += [
+            f"### {LOSSES_HEADING}", "",
+            f"The fastest other's time over ours, where it is below {EVEN}, worst first:", "",
+            *(f"- {loss.ratio:.3f} at {loss.words}" for loss in behind), "",
+        ]  # fmt: skip
+    for name, chosen in sets.items():
         content = found.get(name)
         if content and content["rows"]:
             lines += [f"### {name}: {chosen.about}", "", f"{where(content)}; `{content['command']}`", ""]
             lines += [*problem_table(content), ""]
-            lines += [f"Not measured: {f['problem']}: {f['reason'][:200]}" for f in content.get("failed", ())]
+            failed = [f"- not measured: {f['problem']}: {f['reason'][:200]}" for f in content.get("failed", ())]
+            lines += [*failed, ""] if failed else []
     return "\n".join(lines).strip() or NO_RESULTS
 
 

@@ -55,10 +55,25 @@ def test_the_readme_says_that_there_are_no_results_until_there_are():
 
 def test_the_readme_shows_means_and_names_losses():
     block = report.readme_block({"large": _results(0.9)}, ["benchmarks/results/large.png"])
-    assert "| 1 of 20 | 0.900 | 0.900 | 1.01, 0.95 |" in block
-    assert "- 0.900 at 4096 x 4096 x 4096 kn" in block
+    assert "| 1 of 20 | 0.900 | 0.900 | 1.01, 0.95: missed |" in block
+    assert "| large | 4096 x 4096 x 4096 kn | 0.900 | not explained |" in block
     assert "![large](benchmarks/results/large.png)" in block
-    assert "faster (ratio" not in report.readme_block({"large": _results(1.1)}, [])
+    assert "Slower than" not in report.readme_block({"large": _results(1.1)}, [])
+
+
+def test_every_loss_is_listed_also_to_a_peer_that_is_not_jnp_dot():
+    content = _results(1.1)
+    contestants = content["rows"][0]["contestants"]
+    contestants["jnp.dot padded"] = {**contestants["jnp.dot"], "median_us": 70.0}
+    assert "- 0.700 at 4096 x 4096 x 4096 kn (jnp.dot padded)" in report.benchmarks_block({"large": content})
+    block = report.readme_block({"large": content}, [])
+    assert "on 1 of 1 problems" in block
+    assert f"docs/benchmarks.md#{report.LOSSES_ANCHOR}" in block
+
+
+def test_reasons_are_given_for_problems_of_the_suite():
+    labels = {results.label(problem) for chosen in suite.load().values() for problem in chosen.problems}
+    assert set(json.loads(report.REASONS_PATH.read_text())) - {"launch"} <= labels
 
 
 def test_only_the_text_between_the_markers_is_replaced():
