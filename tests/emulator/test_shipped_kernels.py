@@ -6,11 +6,12 @@ import json
 from collections import defaultdict
 from functools import lru_cache
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from jax_clc.emulator import verification
-from jax_clc.emulator.kernel_run import Problem, exact_operands, read_ptx, run_kernel
+from jax_clc.emulator.kernel_run import Problem, dtype_of, exact_operands, read_ptx, run_kernel
 from jax_clc.planning import catalog
 
 pytestmark = pytest.mark.emulated
@@ -92,3 +93,24 @@ def test_schedules_give_the_same_bits_and_the_same_mma_sequence_per_tile(names):
     for d, tiles in others:
         assert d.tobytes() == first[0].tobytes()
         assert tiles == first[1]
+
+
+def last_place(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The distance of `values` to their neighbours in `dtype`."""
+    return np.exp2(np.floor(np.log2(np.maximum(np.abs(values), 1e-30)))) * float(ml_dtypes.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("name", representatives())
+def test_random_operands_are_multiplied_as_accurately_as_float32_sums_allow(name):
+    entry = entries()[name]
+    problem = verification.shapes_of(entry)[1]
+    draw = np.random.default_rng(1)
+    types = [dtype_of(entry["dtypes"][o]) for o in "abd"]
+    a = draw.normal(size=(problem.l, problem.m, problem.k)).astype(types[0])
+    b = draw.normal(size=(problem.l, problem.n, problem.k)).astype(types[1])
+    d = run_kernel(entry, read_ptx(entry, catalog.directory()), problem, a, b, seed=1).d.astype(np.float64)
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    exact = wide_a @ wide_b.transpose(0, 2, 1)
+    norms = np.linalg.norm(wide_a, axis=2)[:, :, None] * np.linalg.norm(wide_b, axis=2)[:, None, :]
+    allowed = np.maximum(last_place(exact, types[2]), np.sqrt(problem.k) * 2.0**-22 * norms)
+    assert (np.abs(d - exact) <= allowed).all()
