@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from jax_clc.cli import problem_arguments
-from jax_clc.planning import plan
+from jax_clc.planning import GemmPlan, plan
 from jax_clc.planning.device_model import device_model
 
 
@@ -26,8 +26,9 @@ def main(args: argparse.Namespace) -> int:
     if args.sm_count is not None and args.arch is None:
         raise ValueError("--sm-count needs --arch")
     devices = None if args.arch is None else [device_model(args.arch, sm_count=args.sm_count)]
-    print(plan(
-        problem_arguments.problem_of(args), schedule=args.schedule, kernel=args.kernel, sm_limit=args.sm_limit,
-        devices=devices,
-    ))  # fmt: skip
+    problem = problem_arguments.problem_of(args)
+    made = plan(problem, schedule=args.schedule, kernel=args.kernel, sm_limit=args.sm_limit, devices=devices)
+    if problem.flops == 0:  # as in a JAX program, which holds no kernel for it
+        made = GemmPlan(problem, {}, "an empty sum or result needs no kernel")
+    print(made)
     return 0

@@ -100,8 +100,8 @@ class GemmPlan:
 
 def _choice_lines(choice: KernelChoice, problem: GemmProblem) -> list[str]:
     ctas, cluster_size = choice.grid[0], math.prod(choice.cluster)
-    clusters = f"{ctas // cluster_size} clusters of {'x'.join(map(str, choice.cluster))}"
-    grid = f"{ctas} CTAs" if cluster_size == 1 else f"{ctas} CTAs in {clusters}"
+    clusters = f"{_count(ctas // cluster_size, 'cluster')} of {'x'.join(map(str, choice.cluster))}"
+    grid = _count(ctas, "CTA") if cluster_size == 1 else f"{_count(ctas, 'CTA')} in {clusters}"
     direction = "m" if choice.raster_along == 0 else "n"
     lines = _name_lines(choice.kernel)
     lines += _field("schedule", choice.schedule)
@@ -116,6 +116,10 @@ def _choice_lines(choice: KernelChoice, problem: GemmProblem) -> list[str]:
     rate = f", {problem.flops / choice.predicted_us / 1e6:.0f} TFLOP/s" if problem.flops else ""
     lines += _field("time", f"{choice.predicted_us:.1f} us predicted{rate}")
     return lines + _field("why", choice.reason)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _name_lines(name: str) -> list[str]:

@@ -148,8 +148,9 @@ def _reason(
     tile_us: float,
     costs: Costs,
 ) -> str:
-    if tiles <= resident:
-        return f"{chosen}: {tiles} tiles for {resident} workers, so nothing is left to hand out"
+    if tiles <= resident and (chosen == "static" or len(weighed) > 1):
+        counted = "1 tile" if tiles == 1 else f"{tiles} tiles"
+        return f"{chosen}: {counted} for {resident} workers, so nothing is left to hand out"
     if len(weighed) == 1:
         only = "no kernel" if chosen == "nonpersistent" else "no other kernel"
         return f"{chosen}: {only} of this tile is persistent"

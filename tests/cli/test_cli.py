@@ -74,6 +74,12 @@ def test_plan_of_a_fallback_gives_the_reason(jax_clc_command):
     assert "lax.dot_general" in out and "computes f32 x f32 -> f32" in out
 
 
+def test_plan_of_an_empty_product_says_that_no_kernel_runs(jax_clc_command):
+    status, out, _ = jax_clc_command("plan", 0, 64, 64)
+    assert status == 0
+    assert "lax.dot_general" in out and "empty" in out and "sm_90a" not in out
+
+
 @pytest.mark.parametrize("bad", [("--dtype", "f17"), ("--majors", "nk"), ("--majors", "k"), ("--schedule", "none")])
 def test_malformed_arguments_are_refused_with_what_is_allowed(jax_clc_command, bad):
     with pytest.raises(SystemExit) as stopped:

@@ -65,6 +65,13 @@ def test_limit_falls_to_dynamic_without_static_and_is_an_error_without_both():
         choose(("clc", "nonpersistent"))
 
 
+def test_reason_for_the_only_schedule_of_a_tile_is_that_it_is_the_only_one():
+    only = choose_schedule(("clc",), family="sm_100f", tiles=64, resident_clusters=148, tile_us=1.0)
+    assert (only.schedule, only.reason) == ("clc", "clc: no other kernel of this tile is persistent")
+    one = choose_schedule(("static", "clc"), family="sm_100f", tiles=1, resident_clusters=148, tile_us=1.0)
+    assert "1 tile for 148 workers" in one.reason
+
+
 def test_single_schedule_is_taken_and_none_is_an_error():
     def choose(available):
         return choose_schedule(available, family="sm_100f", tiles=9, resident_clusters=4, tile_us=1.0)
