@@ -77,12 +77,12 @@ def _plan(
         raise ValueError(_misfit(f"kernel={kernel!r} does not exist", problem, fitting, {}))
 
     best: GemmPlan | None = None
-    best_rank: tuple[int, float] | None = None
+    best_rank: tuple[int, int, float] | None = None
     for pads in _pad_sets(problem):
         called, rows = _apply_pads(problem, pads)
         choices: dict[str, KernelChoice] = {}
         unserved: dict[str, str] = {}
-        predicted_us = 0.0
+        measured, predicted_us = 0, 0.0
         for device in devices:
             checks = (*requests, *constraints.PROBLEM_CONSTRAINTS)
             fits, failures = _split_by_fit(called, _family(every, device), checks)
@@ -90,10 +90,13 @@ def _plan(
                 need = constraints.unmet_need(called, checks, failures) if failures else "ships"
                 unserved[device.family] = f"no kernel for {device.family} {need}"
                 continue
-            choice = _choose(called, fits, device, schedule, sm_limit, tables, pinned)
+            tuned = None if pinned or sm_limit else _tuned(called, fits, device, tables)
+            choice = tuned or _choose(called, fits, device, schedule, sm_limit)
             choices[device.family] = choice
-            predicted_us += choice.predicted_us + _pads_us(problem, pads, device)
-        rank = (-len(choices), predicted_us)
+            measured += tuned is not None
+            # A measured time has the copies in it.
+            predicted_us += choice.predicted_us + (_pads_us(problem, pads, device) if tuned is None else 0.0)
+        rank = (-len(choices), -measured, predicted_us)
         if best_rank is None or rank < best_rank:
             best_rank = rank
             best = GemmPlan(called, choices, None, rows, sm_limit, unserved)
@@ -129,25 +132,25 @@ def _split_factors(kernel: Kernel, problem: GemmProblem) -> list[int]:
     return [1] + [f for f in SPLIT_K_FACTORS if f <= k_steps and (f - 1) * -(-k_steps // f) < k_steps]
 
 
+def _tuned(
+    problem: GemmProblem, fits: Sequence[Kernel], device: DeviceModel, tables: tuned_choices.Tables
+) -> KernelChoice | None:
+    """The measured choice for this problem, if there is one and its kernel still ships and fits."""
+    tuned = tables.find(device, problem)
+    kernel = None if tuned is None else next((k for k in fits if k.name == tuned.kernel), None)
+    if tuned is None or kernel is None or tuned.split_k not in _split_factors(kernel, problem):
+        return None
+    found = cost_model.estimate(
+        kernel, problem, device, split_k=tuned.split_k, raster=(tuned.raster_group, tuned.raster_along)
+    )
+    reason = f"measured best on {tuned.device}: {tuned.measured_us:.1f} us (table {tuned.table})"
+    return _choice(Candidate(kernel, tuned.split_k, found), problem, device, reason, tuned.measured_us)
+
+
 def _choose(
-    problem: GemmProblem,
-    fits: Sequence[Kernel],
-    device: DeviceModel,
-    schedule: str,
-    sm_limit: int,
-    tables: tuned_choices.Tables,
-    pinned: bool,
+    problem: GemmProblem, fits: Sequence[Kernel], device: DeviceModel, schedule: str, sm_limit: int
 ) -> KernelChoice:
     ranked = candidates(problem, device, fits, sm_limit)
-    tuned = None if pinned or sm_limit else tables.find(device, problem)
-    if tuned is not None:
-        kernel = next((k for k in fits if k.name == tuned.kernel), None)
-        if kernel is not None and tuned.split_k in _split_factors(kernel, problem):
-            found = cost_model.estimate(
-                kernel, problem, device, split_k=tuned.split_k, raster=(tuned.raster_group, tuned.raster_along)
-            )
-            reason = f"measured best on {tuned.device}: {tuned.measured_us:.1f} us (table {tuned.table})"
-            return _choice(Candidate(kernel, tuned.split_k, found), problem, device, reason, tuned.measured_us)
     best, why = ranked[0], f"schedule {schedule} was asked for"
     if schedule == "auto":
         best, why = _in_its_schedule(best, ranked, sm_limit)

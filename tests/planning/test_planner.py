@@ -8,7 +8,7 @@ import synthetic_manifest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_clc.planning import GemmProblem, catalog, plan, planner, tuned_choices
+from jax_clc.planning import GemmProblem, catalog, plan, planner, reference_devices, tuned_choices
 from jax_clc.planning.device_model import device_model
 
 P = GemmProblem.compact
@@ -248,6 +248,17 @@ def test_a_candidate_can_be_forced_for_measuring():
         assert (choice.kernel, choice.raster_group, choice.raster_along) == (name, 2, 1)
         assert plan(other) == before[1]
     assert (plan(problem), plan(other)) == before
+
+
+def test_a_measured_choice_with_its_padding_wins_over_predictions_with_less_of_it():
+    """A measured time has the copies in it: a model that hopes for less must not outbid it."""
+    problem = P(2050, 2050, 2050)
+    padded = plan(problem, schedule="nonpersistent")
+    choice = padded.choices["sm_90a"]
+    forced = tuned_choices.TunedChoice(choice.kernel, 8, 0, 1, 1e6, "a GPU", "own.json")
+    with tuned_choices.forcing("sm_90a", padded.problem, forced):
+        made = plan(problem, devices=reference_devices(("sm_90a",)))
+    assert (made.choices["sm_90a"].kernel, made.pads) == (choice.kernel, padded.pads)
 
 
 def test_a_tuned_kernel_that_no_longer_ships_is_ignored(tmp_path, monkeypatch):
