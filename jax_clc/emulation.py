@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 
-from jax_clc.planning import catalog
 from jax_clc.planning.device_model import DeviceModel, device_model
 
 
@@ -44,13 +43,13 @@ def emulated(arch: str, sm_count: int = 8, seed: int = 0, **hostility: Any) -> I
     `arch` is a family (`sm_90a`), an architecture (`sm_100`) or a compute capability (`10.3`). `seed` decides every
     order that the hardware leaves open; `hostility` is passed to `jax_clc.emulator.driver.EmulatedDevice`. There is one
     emulated device at a time in a process: other threads that ask for one wait. Raises ValueError for an `arch` that no
-    kernel is built for.
+    kernel is built for, and for an `sm_count` below 1.
     """
     global _device
     from jax_clc import native
     from jax_clc.emulator.driver import EmulatedDevice
 
-    target = EmulatedTarget(catalog.family_of(arch), sm_count)
+    target = EmulatedTarget(device_model(arch, sm_count).family, sm_count)
     with _owner:
         outer, device = _device, EmulatedDevice(arch, sm_count=sm_count, seed=seed, **hostility)
         native.register()

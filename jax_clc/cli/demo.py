@@ -8,12 +8,15 @@ from __future__ import annotations
 import argparse
 import time
 
+from jax_clc.cli.problem_arguments import positive
 from jax_clc.planning import GemmProblem, plan
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     parser = subparsers.add_parser("demo", help="multiply two matrices, check, say what ran", description=__doc__)
-    parser.add_argument("--size", type=int, metavar="N", help="rows and columns (default 4096, without a GPU 512)")
+    parser.add_argument(
+        "--size", type=positive, metavar="N", help="rows and columns (default 4096, without a GPU 512)"
+    )
     return parser
 
 

@@ -17,7 +17,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     problem_arguments.add_type_arguments(parser)
     problem_arguments.add_choice_arguments(parser)
     parser.add_argument("--arch", metavar="ARCH", help="plan for one GPU family, e.g. sm_90a or 10.3 (default: all)")
-    parser.add_argument("--sm-count", type=int, metavar="N", help="SMs of the device (with --arch)")
+    parser.add_argument("--sm-count", type=problem_arguments.positive, metavar="N", help="its SMs (with --arch)")
     return parser
 
 

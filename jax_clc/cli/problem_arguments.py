@@ -10,6 +10,13 @@ from jax_clc.planning.problem import DTYPE_BYTES, SHORT_DTYPES
 _DTYPE_NAMES = {short: name for name, short in SHORT_DTYPES.items()} | {name: name for name in DTYPE_BYTES}
 
 
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1 is wanted")
+    return int(text)
+
+
 def dtype_name(text: str) -> str:
     """`bf16` or `bfloat16` -> `bfloat16`."""
     if text not in _DTYPE_NAMES:

@@ -7,6 +7,7 @@ import math
 import re
 from pathlib import Path
 
+from jax_clc.cli.problem_arguments import positive
 from jax_clc.schedule import trace as trace_format
 from jax_clc.schedule.model import Costs, Device, Tiles, simulate
 from jax_clc.schedule.text_picture import text_timeline
@@ -62,22 +63,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "Default: the model's last SM; none: none",
     )
     parser.add_argument("--seed", type=int, default=0, help="of drawn tile times, and of the emulated device")
-    parser.add_argument("--sms", type=int, help=f"SMs of the model ({MODEL_SMS}) or emulated device ({EMULATED_SMS})")
+    parser.add_argument(
+        "--sms", type=positive, help=f"SMs of the model ({MODEL_SMS}) or emulated device ({EMULATED_SMS})"
+    )
     runs = parser.add_argument_group("runs (--emulated, --device)")
     runs.add_argument("--shape", type=int, nargs=3, metavar=("M", "N", "K"), help="the product that is run")
     runs.add_argument("--held", type=int, default=0, metavar="S", help="a kernel holds S SMs meanwhile (--device)")
     runs.add_argument("--hostile", action="store_true", help="delays and orders at their worst (--emulated)")
     model = parser.add_argument_group("the model (without --emulated, --device)")
-    model.add_argument("--tiles", type=int, default=12, help="cluster tiles")
+    model.add_argument("--tiles", type=positive, default=12, help="cluster tiles")
     model.add_argument("--tile-us", type=float, default=1.0, help="time of a tile's mainloop")
     model.add_argument("--epilogue-us", type=float, default=0.0, help="time of a tile's epilogue")
     model.add_argument("--spread", type=float, default=0.0, help="coefficient of variation of the tile times")
-    model.add_argument("--cluster", type=int, default=1, help="CTAs per cluster")
-    model.add_argument("--workers", type=int, help="workers that static and dynamic launch (default: all that fit)")
+    model.add_argument("--cluster", type=positive, default=1, help="CTAs per cluster")
+    model.add_argument("--workers", type=positive, help="workers of static and dynamic (default: all that fit)")
     model.add_argument("--launch-us", type=float, default=0.0, help="from free SMs to a cluster's first instruction")
     model.add_argument("--prologue-us", type=float, default=0.0, help="set-up of a worker before its first tile")
     model.add_argument("--request-us", type=float, default=0.0, help="from asking for a tile to the answer")
-    model.add_argument("--record-stages", type=int, default=3, help="answers that may wait to be read")
+    model.add_argument("--record-stages", type=positive, default=3, help="answers that may wait to be read")
     model.add_argument("--no-throttle", action="store_true", help="ask for tiles as early as the record stages allow")
     return parser
 

@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
+from jax_clc.cli.problem_arguments import positive
 from jax_clc.cli.progress import ProgressLine
 from jax_clc.emulator import verification
 from jax_clc.emulator.verification import Case, Outcome
@@ -28,14 +29,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--shape", metavar="MxNxK[xL[xSPLIT]]", help="only this shape, in the kernel's own terms")
     parser.add_argument("--seed", type=int, help="only this seed")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds for each kernel (default 3)")
+    parser.add_argument("--seeds", type=positive, default=3, help="seeds for each kernel (default 3)")
     parser.add_argument(
-        "--representative-seeds", type=int, default=50, help="seeds for representative kernels (default 50)"
+        "--representative-seeds", type=positive, default=50, help="seeds for representative kernels (default 50)"
     )
     parser.add_argument(
-        "--sm-count", type=int, default=verification.SM_COUNT, help="SMs of the emulated device (default 8)"
+        "--sm-count", type=positive, default=verification.SM_COUNT, help="SMs of the emulated device (default 8)"
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--sass", action="store_true", help="report on the machine code instead (needs nvdisasm)")
     return parser
 
@@ -54,6 +55,8 @@ def main(args: argparse.Namespace) -> int:
     entries = {kernel.name: kernel.entry for kernel in kernels}
     chosen = verification.representatives(list(entries.values()))
     cases = wanted_cases(args, entries, chosen)
+    if not cases:
+        raise ValueError(f"no case has seed {args.seed}: seeds count from 0")
     outcomes = run_all(cases, entries, catalog.directory(), args.jobs)
     print(table(outcomes, chosen))
     failures = [o for o in outcomes if o.fault is not None]

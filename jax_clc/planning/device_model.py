@@ -71,9 +71,11 @@ def reference_devices(families: tuple[str, ...] | None = None) -> tuple[DeviceMo
 def device_model(arch: str, sm_count: int | None = None, name: str | None = None) -> DeviceModel:
     """The model of a device at hand, from its architecture or compute capability, SM count and name.
 
-    Raises ValueError, in words, for an architecture that no kernel is built for.
+    Raises ValueError, in words, for an architecture that no kernel is built for, and for a device without SMs.
     """
     family = family_of(arch)
+    if sm_count is not None and sm_count < 1:
+        raise ValueError(f"sm_count={sm_count}: a device has at least 1 SM")
     model = next((m for m in KNOWN_DEVICES if m.family == family and m.name == name), REFERENCE_DEVICES[family])
     if sm_count is not None and sm_count != model.sm_count:
         model = model.with_sm_count(sm_count)

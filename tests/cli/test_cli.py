@@ -74,6 +74,22 @@ def test_plan_of_a_fallback_gives_the_reason(jax_clc_command):
     assert "lax.dot_general" in out and "computes f32 x f32 -> f32" in out
 
 
+@pytest.mark.parametrize("arguments", [
+    ("timeline", "--tiles", 0), ("timeline", "--sms", 0), ("demo", "--size", 0), ("verify", "--seeds", 0),
+    ("plan", 64, 64, 64, "--arch", "sm_90a", "--sm-count", 0),
+])  # fmt: skip
+def test_a_count_of_nothing_is_refused(jax_clc_command, capsys, arguments):
+    with pytest.raises(SystemExit) as stopped:
+        jax_clc_command(*arguments)
+    assert stopped.value.code == 2
+    assert "at least 1" in capsys.readouterr().err
+
+
+def test_verify_without_a_case_is_an_error_and_not_a_pass(jax_clc_command):
+    status, _, err = jax_clc_command("verify", "--seed", -1)
+    assert (status, "seeds count from 0" in err) == (2, True)
+
+
 def test_plan_of_an_empty_product_says_that_no_kernel_runs(jax_clc_command):
     status, out, _ = jax_clc_command("plan", 0, 64, 64)
     assert status == 0

@@ -176,6 +176,11 @@ def test_empty_products_are_planned_without_dividing_by_zero():
     assert plan(P(8, 8, 8, batch=0)).choices["sm_90a"].grid == (0, 1, 1)
 
 
+def test_a_device_without_sms_is_an_error():
+    with pytest.raises(ValueError, match="sm_count=0: a device has at least 1 SM"):
+        device_model("sm_90a", sm_count=0)
+
+
 def test_a_device_at_hand_can_be_planned_for_alone():
     made = plan(P(4096, 4096, 4096), devices=[device_model("sm_90a", sm_count=8, name="emulated")], schedule="static")
     assert list(made.choices) == ["sm_90a"]
