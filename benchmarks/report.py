@@ -202,6 +202,9 @@ def benchmarks_block(found: Mapping[str, Mapping[str, Any]]) -> str:
             lines += [*problem_table(content), ""]
             failed = [f"- not measured: {f['problem']}: {f['reason'][:200]}" for f in content.get("failed", ())]
             lines += [*failed, ""] if failed else []
+    missing = [f"{name} ({chosen.about})" for name, chosen in sets.items() if not found.get(name, {}).get("rows")]
+    if lines and missing:
+        lines += ["### Not measured", "", *(f"- {text}" for text in missing)]
     return "\n".join(lines).strip() or NO_RESULTS
 
 
