@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
 from jax.extend.core.primitives import dot_general_p, transpose_p
@@ -58,8 +59,13 @@ def reference(
     out_sharding: Any,
     options: GemmOptions | None = None,
 ) -> jax.Array:
-    """The same product by `lax.dot_general`: what runs where no kernel does."""
+    """The same product by `lax.dot_general`: what runs where no kernel does.
+
+    Narrower operands of a float64 product are widened first: a GPU would multiply and add in their own precision.
+    """
     del options
+    if preferred_element_type == jnp.float64 and all(jnp.issubdtype(x.dtype, jnp.floating) for x in (a, b)):
+        a, b = (lax.convert_element_type(x, jnp.float64) for x in (a, b))
     out = lax.dot_general(
         a, b, contraction.dimension_numbers(), precision=precision, preferred_element_type=preferred_element_type,
         out_sharding=_natural_sharding(out_sharding, contraction),

@@ -79,7 +79,8 @@ def test_scan_as_the_first_use_of_a_kernel(rng) -> None:
     np.testing.assert_array_equal(np.asarray(run(a, b), np.float64), exact.astype(np.float64))
 
 
-def test_a_program_saved_for_another_machine_runs_here(rng) -> None:
+def test_a_program_saved_for_another_machine_runs_here(rng, monkeypatch) -> None:
+    monkeypatch.setenv("JAX_CLC_STRICT", "0")  # its part for CPUs is lax.dot_general, as it should be
     pytest.importorskip("flatbuffers", reason="jax.export serializes with flatbuffers")
     a, b = integers(rng, 256, 128), integers(rng, 128, 256)
     saved = jax_clc.export.export(jax.jit(lambda a, b: matmul(a, b)), platforms=("cpu", "cuda"))(a, b).serialize()
