@@ -77,9 +77,10 @@ def kernel_sources(module: str) -> list[Path]:
 
 
 def cache_key(variant: Variant) -> str:
-    """Hash of all that a compiled kernel depends on: the sources of its module, the variant, the toolchain."""
+    """Hash of all that a compiled kernel and its manifest entry depend on: sources (this file's too, which writes the
+    entry), variant, toolchain."""
     digest = hashlib.sha256()
-    for path in kernel_sources(MODULES[variant.family]):
+    for path in [Path(__file__), *kernel_sources(MODULES[variant.family])]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     facts = [dataclasses.asdict(variant), toolchain(), ABI_VERSION, MINIMUM_DRIVER, COMPUTE_CAPABILITIES]
     digest.update(json.dumps(facts, sort_keys=True).encode())

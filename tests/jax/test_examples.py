@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import jax_clc
+
 ROOT = Path(__file__).parents[2]
+PACKAGE_FOLDER = Path(jax_clc.__file__).parents[1]
+"""Where the package under test lies, installed or in the source folder."""
 NEEDS = {
     "flax_linen_mlp": ("flax", "optax"), "flax_nnx_mlp": ("flax", "optax"), "equinox_layer": ("equinox",),
     "transformer": ("optax",),
@@ -23,7 +27,7 @@ def run(name: str, *arguments: str) -> str:
     missing = [package for package in NEEDS[name] if importlib.util.find_spec(package) is None]
     if missing:
         pytest.skip(f"example {name} needs {', '.join(missing)}")
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(PACKAGE_FOLDER)}
     done = subprocess.run(
         [sys.executable, f"{ROOT}/examples/{name}.py", *SIZES.get(name, ["--steps", "4", "--width", "32"]), *arguments],
         env=environment, capture_output=True, text=True, timeout=300,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,11 @@ import numpy as np
 import pytest
 from jax import lax
 
+import jax_clc
 from jax_clc.matmul import dot_general, matmul
+
+PACKAGE_FOLDER = Path(jax_clc.__file__).parents[1]
+"""Where the package under test lies, installed or in the source folder."""
 
 
 def integers(rng, *shape, dtype=jnp.bfloat16):
@@ -100,9 +105,9 @@ def test_drop_in_for_flax_style_callers(place, rng) -> None:
 
 
 def run_python(code: str, **environment: str) -> str:
-    path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(PACKAGE_FOLDER), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-P", "-c", code],
         env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,

@@ -22,7 +22,8 @@ from jax_clc.matmul import matmul
 sys.path.append(str(Path(__file__).parent.parent / "planning"))
 import synthetic_manifest  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
+PACKAGE_FOLDER = Path(native.__file__).parents[1]
+"""Where the package under test lies, installed or in the source folder: other processes are to import the same one."""
 saves_programs = pytest.mark.skipif(
     importlib.util.find_spec("flatbuffers") is None,
     reason="jax.export serializes with flatbuffers, which is not installed",
@@ -30,9 +31,9 @@ saves_programs = pytest.mark.skipif(
 
 
 def start_python(code: str, *arguments: str, **environment: str) -> subprocess.Popen:
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(PACKAGE_FOLDER), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-P", "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", **environment},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
