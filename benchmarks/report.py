@@ -154,6 +154,13 @@ def launch_table(content: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def bench_output(content: Mapping[str, Any]) -> list[str]:
+    """The table that `jax-clc bench` printed, from the JSON that it wrote."""
+    table = results.table(content["rows"])
+    device = content["environment"]["device"]
+    return ["", f"`jax-clc bench --quick` on the {device}:", "", "```", *table.splitlines(), "```"]
+
+
 def readme_block(found: Mapping[str, Mapping[str, Any]], pictures: Sequence[str]) -> str:
     """What stands between the markers of the README."""
     sets = suite.load()
@@ -180,6 +187,8 @@ def readme_block(found: Mapping[str, Mapping[str, Any]], pictures: Sequence[str]
         lines += ["", f"A {found['launch']['about']}, microseconds per product:", "", *launch_table(found["launch"])]
         reasons = json.loads(REASONS_PATH.read_text(encoding="utf-8"))
         lines += ["", reasons["launch"]]
+    if "bench" in found:
+        lines += bench_output(found["bench"])
     lines += [text for picture in pictures for text in ("", f"![{Path(picture).stem}]({picture})")]
     return "\n".join(lines)
 
@@ -261,7 +270,7 @@ def main(argv: list[str] | None = None) -> int:
         for path in draw(found, args.results):
             print(f"drawn: {path}")
     pictures = [f"benchmarks/results/{path.name}" for path in sorted(args.results.glob("*.png"))]
-    shown = [p for p in pictures if Path(p).stem in ("large", "interference")]
+    shown = [p for p in pictures if Path(p).stem in ("bench", "large", "interference")]
     status = 0
     for path in args.write:
         block = readme_block(found, shown) if path.name == "README.md" else benchmarks_block(found)
