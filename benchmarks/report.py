@@ -154,6 +154,32 @@ def launch_table(content: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def two_gpus_tables(content: Mapping[str, Any]) -> list[str]:
+    """The tensor-parallel MLP, then products beside an all-reduce: microseconds, medians."""
+    device = f"two {content['environment']['device']}s"
+    lines = [
+        f"A tensor-parallel MLP (Llama-3 8B's sizes, 8192 tokens) on {device}, forward and backward, wall time, median "
+        "and quartiles, microseconds per step:",
+        "",
+        f"| {' | '.join(content['mlp'])} |",
+        f"|{' ---: |' * len(content['mlp'])}",
+        f"| {' | '.join('{median:.0f} ({q1:.0f} to {q3:.0f})'.format(**value) for value in content['mlp'].values())} |",
+        "",
+        f"An all-reduce of 256 MiB over {device} beside products of 8192 x 8192 x 4096, device time, microseconds: four "
+        "times two products and one all-reduce:",
+        "",
+        "| | one product | one all-reduce | the whole program | all-reduce covered by products |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, row in content["overlap"].items():
+        cells = [
+            "-" if not row[key] else format(row[key]["median"], shape)
+            for key, shape in (("gemm_us", ".0f"), ("collective_us", ".0f"), ("span_us", ".0f"), ("beside", ".0%"))
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
 def bench_output(content: Mapping[str, Any]) -> list[str]:
     """The table that `jax-clc bench` printed, from the JSON that it wrote."""
     table = results.table(content["rows"])
@@ -183,6 +209,8 @@ def readme_block(found: Mapping[str, Mapping[str, Any]], pictures: Sequence[str]
             "", f"Other work holding SMs for the whole time, {results.label(content['rows'][0])}, microseconds:", "",
             *interference_table(content),
         ]  # fmt: skip
+    if "two_gpus" in found:
+        lines += ["", *two_gpus_tables(found["two_gpus"])]
     if "launch" in found:
         lines += ["", f"A {found['launch']['about']}, microseconds per product:", "", *launch_table(found["launch"])]
         reasons = json.loads(REASONS_PATH.read_text(encoding="utf-8"))
@@ -229,6 +257,11 @@ def draw(found: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
     if found.get("interference", {}).get("rows"):
         drawn.append(folder / "interference.png")
         plots.save_interference(found["interference"], drawn[-1])
+    if "two_gpus" in found:
+        from benchmarks import two_gpus
+
+        drawn.append(folder / "two_gpus.png")
+        two_gpus.plot(found["two_gpus"], drawn[-1])
     if "launch" in found:
         values = {
             f"{name}, {mode}": quartiles[1]
@@ -270,7 +303,7 @@ def main(argv: list[str] | None = None) -> int:
         for path in draw(found, args.results):
             print(f"drawn: {path}")
     pictures = [f"benchmarks/results/{path.name}" for path in sorted(args.results.glob("*.png"))]
-    shown = [p for p in pictures if Path(p).stem in ("bench", "large", "interference")]
+    shown = [p for p in pictures if Path(p).stem in ("bench", "large", "interference", "two_gpus")]
     status = 0
     for path in args.write:
         block = readme_block(found, shown) if path.name == "README.md" else benchmarks_block(found)

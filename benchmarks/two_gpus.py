@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
+import os
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,17 @@ from jax.sharding import PartitionSpec as P
 import jax_clc
 from benchmarks import suite
 from benchmarks.run import write
-from jax_clc.bench.device_timer import Sample, timer
+from jax_clc.bench.device_timer import Activity, Sample, timer
 from jax_clc.bench.environment import environment, running_family
 from jax_clc.bench.results import BASELINE, RESULTS_FORMAT
 from jax_clc.planning import GemmProblem, plan
 
 TOKENS, HIDDEN, FEED_FORWARD = 8192, 4096, 14336  # Llama-3 8B
 GEMM = (8192, 8192, 4096)
-GEMMS = 8  # in a chain beside one all-reduce
+STAGES, GEMMS = 4, 2  # GEMMS products beside one all-reduce, STAGES times
 REDUCED_BYTES = 256 << 20
 DEVICES = 2
+OVERLAPPING = "--xla_gpu_enable_latency_hiding_scheduler=true"
 Product = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -92,55 +95,79 @@ def mlp(mesh: Any, rounds: int, smaller: int) -> dict[str, Any]:
 
 
 def overlap(mesh: Any, rounds: int, smaller: int) -> dict[str, Any]:
-    """GEMMS products on each device beside one all-reduce of 256 MiB, in one program; alone and together."""
+    """Stages of products on each device beside one all-reduce of 256 MiB, in one program; alone and together.
+
+    Barriers keep a stage's products beside its all-reduce: the next stage begins when both have ended. Every product
+    has an operand of its own and every result leaves the program, so that XLA can merge or drop none.
+    """
     m, n, k = (size // smaller for size in GEMM)
-    a, b = normal(mesh, 3, (m, k), P()), normal(mesh, 4, (k, n), P())
+    a = normal(mesh, 3, (m, k), P())
+    weights = [[normal(mesh, 10 * stage + i, (k, n), P()) for i in range(GEMMS)] for stage in range(1, STAGES + 1)]
     data = normal(mesh, 5, (DEVICES, REDUCED_BYTES // 2 // smaller), P("x"))
-    everywhere = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
 
-    def gemms(product: Product, a: jax.Array, b: jax.Array) -> list[jax.Array]:
+    def stages(product: Product | None, reduce: bool, a: jax.Array, weights: Any, data: jax.Array) -> Any:
         results = []
-        for _ in range(GEMMS):
-            results.append(product(a, b))
-            a, b = jax.lax.optimization_barrier((a, b, results[-1]))[:2]
-        return results
+        for stage in weights:
+            found = [product(a, b) for b in stage] if product else []
+            reduced = jax.lax.psum(data, "x") if reduce else data
+            a, data, found = jax.lax.optimization_barrier((a, reduced, found))
+            results.append(found)
+        return results, data
 
-    def both(product: Product, a: jax.Array, b: jax.Array, data: jax.Array) -> Any:
-        reduced = jax.lax.psum(data, "x")
-        return gemms(product, a, b)[-1], reduced
+    def program(product: Product | None, reduce: bool) -> Callable[[], Any]:
+        body = jax.shard_map(
+            functools.partial(stages, product, reduce),
+            mesh=mesh, in_specs=(P(), P(), P("x")), out_specs=(P(), P() if reduce else P("x")), check_vma=False,
+        )  # fmt: skip
+        return functools.partial(jax.jit(body), a, weights, data)
 
-    programs: dict[str, Callable[[], Any]] = {}
-    reduce = jax.jit(everywhere(lambda d: jax.lax.psum(d, "x"), in_specs=P("x"), out_specs=P()))
-    programs["all-reduce alone"] = functools.partial(reduce, data)
+    programs = {"all-reduce alone": program(None, True)}
     for name, product in products().items():
-        alone = jax.jit(everywhere(lambda a, b, p=product: gemms(p, a, b)[-1], in_specs=(P(), P()), out_specs=P()))
-        shared = jax.jit(
-            everywhere(functools.partial(both, product), in_specs=(P(), P(), P("x")), out_specs=(P(), P()))
-        )
-        programs[f"{name} alone"] = functools.partial(alone, a, b)
-        programs[f"{name} with all-reduce"] = functools.partial(shared, a, b, data)
+        programs[f"{name} alone"] = program(product, False)
+        programs[f"{name} with all-reduce"] = program(product, True)
     samples = race(programs, rounds)
     return {name: {"total_us": spread([s.wall_us for s in found]), **parts(found)} for name, found in samples.items()}
 
 
 def parts(samples: list[Sample]) -> dict[str, Any]:
-    """Device time of the collective and of one product, by the names of the kernels; None without device records."""
-    nccl, product = [], []
+    """Device times of a program, of one product and of one collective, and the share of the collectives' time beside
+    which products ran, by the names of the kernels (both devices'); None without device records."""
+    found: dict[str, list[float]] = {"span_us": [], "gemm_us": [], "collective_us": [], "beside": []}
     for sample in samples:
         kernels = [activity for activity in sample.activities if activity.kind == "kernel"]
-        reduced = [activity for activity in kernels if "nccl" in activity.name.lower()]
-        others = [kernel for kernel in kernels if kernel not in reduced and kernel.end_ns - kernel.start_ns > 100_000]
-        if reduced:
-            nccl.append(max(activity.end_ns - activity.start_ns for activity in reduced) / 1e3)
-        if others:
-            product.append(statistics.mean(activity.end_ns - activity.start_ns for activity in others) / 1e3)
-    return {"collective_us": spread(nccl) if nccl else None, "gemm_us": spread(product) if product else None}
+        collectives = [kernel for kernel in kernels if "nccl" in kernel.name.lower()]
+        gemms = [kernel for kernel in kernels if kernel not in collectives and micros(kernel) > 100]
+        if kernels:
+            found["span_us"].append((max(k.end_ns for k in kernels) - min(k.start_ns for k in kernels)) / 1e3)
+        if collectives:
+            found["collective_us"].append(statistics.mean(map(micros, collectives)))
+        if gemms:
+            found["gemm_us"].append(statistics.mean(map(micros, gemms)))
+        if collectives and gemms:
+            found["beside"].append(covered(collectives, gemms))
+    return {name: spread(values) if values else None for name, values in found.items()}
+
+
+def micros(activity: Activity) -> float:
+    return (activity.end_ns - activity.start_ns) / 1e3
+
+
+def covered(collectives: Sequence[Activity], gemms: Sequence[Activity]) -> float:
+    """Share of the time with a collective running that also had a product running, on any device."""
+    events = sorted({time for kernel in (*collectives, *gemms) for time in (kernel.start_ns, kernel.end_ns)})
+    both = reduced = 0
+    for begin, end in itertools.pairwise(events):
+        if any(kernel.start_ns <= begin and end <= kernel.end_ns for kernel in collectives):
+            reduced += end - begin
+            if any(kernel.start_ns <= begin and end <= kernel.end_ns for kernel in gemms):
+                both += end - begin
+    return both / reduced
 
 
 def spread(values: list[float]) -> dict[str, float]:
     """Median and quartiles."""
     q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
-    return {"median": round(median, 1), "q1": round(q1, 1), "q3": round(q3, 1)}
+    return {"median": round(median, 2), "q1": round(q1, 2), "q3": round(q3, 2)}
 
 
 def plot(content: Mapping[str, Any], path: Path) -> None:
@@ -153,7 +180,10 @@ def plot(content: Mapping[str, Any], path: Path) -> None:
     rows = content["overlap"]
     names = [name.removesuffix(" alone") for name in rows if name.endswith(" alone") and name != "all-reduce alone"]
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    panels = (("gemm_us", f"one product {' x '.join(map(str, GEMM))}"), ("total_us", f"{GEMMS} products + all-reduce"))
+    panels = (
+        ("gemm_us", f"one product {' x '.join(map(str, GEMM))}"),
+        ("span_us", f"{STAGES} stages of {GEMMS} products and one all-reduce"),
+    )
     for axis, (what, title) in zip(axes, panels, strict=True):
         for offset, suffix, colour in ((-0.2, "alone", "#9aa5b1"), (0.2, "with all-reduce", "#2f6fb0")):
             values = [(rows[f"{name} {suffix}"][what] or {"median": 0})["median"] for name in names]
@@ -173,16 +203,19 @@ def table(content: Mapping[str, Any]) -> str:
     lines = ["tensor-parallel MLP, forward and backward, us per step (wall)"]
     for name, value in content["mlp"].items():
         lines.append(f"  {name:<16}{value['median']:9.0f}  [{value['q1']:.0f}, {value['q3']:.0f}]")
-    lines += ["", f"{'overlap, us':<32}{'total':>9}{'gemm':>8}{'nccl':>8}"]
+    lines += ["", f"{'overlap, us':<30}{'wall':>7}{'device':>8}{'gemm':>6}{'nccl':>6}{'beside':>8}"]
     for name, row in content["overlap"].items():
-        cells = [row[key]["median"] if row[key] else float("nan") for key in ("total_us", "gemm_us", "collective_us")]
-        lines.append(f"  {name:<30}{cells[0]:9.0f}{cells[1]:8.0f}{cells[2]:8.0f}")
+        wall, span, gemm, nccl, beside = (
+            row[key]["median"] if row[key] else float("nan")
+            for key in ("total_us", "span_us", "gemm_us", "collective_us", "beside")
+        )
+        lines.append(f"  {name:<28}{wall:7.0f}{span:8.0f}{gemm:6.0f}{nccl:6.0f}{beside:8.0%}")
     return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--out", type=Path, default=suite.RESULTS_FOLDER / "two_gpus.json")
     parser.add_argument("--png", type=Path)
     parser.add_argument("--smaller", type=int, default=1, help="divide every size by this, to try it without GPUs")
@@ -193,6 +226,8 @@ def main(argv: list[str] | None = None) -> int:
 
         content = json.loads(args.from_json.read_text(encoding="utf-8"))
     else:
+        # XLA runs collectives beside other kernels only where its scheduler hides latencies; read when JAX starts.
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {OVERLAPPING}".strip()
         if len(jax.devices()) < DEVICES:
             print(f"two_gpus: needs {DEVICES} devices, JAX sees {jax.devices()}")
             return 2
@@ -200,7 +235,7 @@ def main(argv: list[str] | None = None) -> int:
         content = {
             "format": RESULTS_FORMAT, "set": "two_gpus", "environment": environment(timer().name),
             "command": f"python -m benchmarks.two_gpus {' '.join(sys.argv[1:])}".strip(),
-            "mlp": mlp(mesh, args.rounds, args.smaller),
+            "xla_flags": os.environ["XLA_FLAGS"], "mlp": mlp(mesh, args.rounds, args.smaller),
         }  # fmt: skip
         write(args.out, content)
         content["overlap"] = overlap(mesh, args.rounds, args.smaller)
