@@ -304,14 +304,14 @@ class Kernel:
             if cutlass.const_expr(self.variant.schedule == "dynamic"):
                 if rank == 0:
                     scheduler.note_work_started()
-            rows_a = source_a[(None, work.tile_m * self.cluster_n + place_n, None, work.batch)]
-            rows_b = source_b[(None, work.tile_n * self.cluster_m + place_m, None, work.batch)]
             first_k, count = self.k_range(work, scheduler.grid, k_tiles)
             for k_tile in cutlass.range(first_k, first_k + count, unroll=1):
                 ring.acquire(state)
                 full = ring.full + state.index
-                self.a_tiles.copy(map_a, rows_a[(None, k_tile)], target_a[(None, state.index)], full, mask_a)
-                self.b_tiles.copy(map_b, rows_b[(None, k_tile)], target_b[(None, state.index)], full, mask_b)
+                slab_a = source_a[(None, *self.a_tiles.slab_index(work.tile_m, k_tile, place_n), work.batch)]
+                slab_b = source_b[(None, *self.b_tiles.slab_index(work.tile_n, k_tile, place_m), work.batch)]
+                self.a_tiles.copy(map_a, slab_a, target_a[(None, state.index)], full, mask_a)
+                self.b_tiles.copy(map_b, slab_b, target_b[(None, state.index)], full, mask_b)
                 state.advance()
             work = scheduler.fetch_next_work()
 

@@ -15,7 +15,8 @@ class OperandTiles:
       operand: `a` or `b`.
       is_mn_major: whether the contiguous axis is m or n, not k.
       rows, k: elements of a tile.
-      sharers: CTAs of the cluster that need the same tile. Each loads a slab of rows and multicasts it to all of them.
+      sharers: CTAs of the cluster that need the same tile. Each loads a slab and multicasts it to all of them: a part
+        of the rows, or of k where a part of the rows would cut the swizzle.
     """
 
     operand: str
@@ -30,38 +31,54 @@ class OperandTiles:
         return self.rows * self.k * self.dtype.width // 8
 
     @property
-    def slab_rows(self) -> int:
-        return self.rows // self.sharers
+    def swizzle_bytes(self) -> int:
+        """The widest swizzle that the tile allows."""
+        contiguous_bytes = (self.rows if self.is_mn_major else self.k) * self.dtype.width // 8
+        return next(width for width in (128, 64, 32) if contiguous_bytes % width == 0)
+
+    @property
+    def cuts_k(self) -> bool:
+        """Whether the sharers' slabs are parts of k."""
+        line = self.swizzle_bytes * 8 // self.dtype.width
+        return self.sharers > 1 and self.is_mn_major and self.rows // self.sharers % line != 0
+
+    @property
+    def slab(self) -> tuple[int, int]:
+        """(rows, k) of what one CTA loads."""
+        return (self.rows, self.k // self.sharers) if self.cuts_k else (self.rows // self.sharers, self.k)
 
     def layout(self, stages: int) -> cute.ComposedLayout:
         """Shared-memory layout (rows, k, stages)."""
-        return self._layout(self.rows, stages)
+        return cute.tile_to_shape(self._swizzle_atom(), (self.rows, self.k, stages), order=(*self._order(), 2))
 
-    def _layout(self, rows: int, stages: int) -> cute.ComposedLayout:
-        """Layout of `rows` of the tile's rows, with the widest swizzle that the whole tile allows."""
-        contiguous_bytes = (self.rows if self.is_mn_major else self.k) * self.dtype.width // 8
-        width = next(width for width in (128, 64, 32) if contiguous_bytes % width == 0)
-        if self.is_mn_major and rows * self.dtype.width // 8 % width:
-            raise ValueError(f"slabs of {rows} rows of {self.operand} cut its {width}-byte swizzle")
-        kind = getattr(warpgroup.SmemLayoutAtomKind, f"{'MN' if self.is_mn_major else 'K'}_SW{width}")
-        atom = warpgroup.make_smem_layout_atom(kind, self.dtype)
-        return cute.tile_to_shape(atom, (rows, self.k, stages), order=(1, 0, 2) if self.is_mn_major else (0, 1, 2))
+    def _swizzle_atom(self) -> cute.ComposedLayout:
+        kind = getattr(warpgroup.SmemLayoutAtomKind, f"{'MN' if self.is_mn_major else 'K'}_SW{self.swizzle_bytes}")
+        return warpgroup.make_smem_layout_atom(kind, self.dtype)
+
+    def _order(self) -> tuple[int, int]:
+        return (1, 0) if self.is_mn_major else (0, 1)
 
     def load_tensor_map(self, tensor: cute.Tensor) -> cpasync.TmaInfo:
         """TMA load of one slab: the box of the tensor map is what one CTA's copy brings."""
-        layout = cute.slice_(self._layout(self.slab_rows, 1), (None, None, 0))
+        layout = cute.tile_to_shape(self._swizzle_atom(), self.slab, order=self._order())
         multicasts = self.sharers > 1
         op = cpasync.CopyBulkTensorTileG2SMulticastOp() if multicasts else cpasync.CopyBulkTensorTileG2SOp()
-        return cpasync.make_tiled_tma_atom(op, tensor, layout, (self.slab_rows, self.k))
+        return cpasync.make_tiled_tma_atom(op, tensor, layout, self.slab)
 
     def partition(self, tensor_map: cute.CopyAtom, stages: cute.Tensor, stage_count: int, sizes: tuple, place: Int32):
-        """(slabs in global memory by (slab, k tile, batch), the slab of every stage that the CTA at `place` loads)."""
-        boxes = cute.local_tile(coordinates(sizes, self.is_mn_major), (self.slab_rows, self.k), (None, None, None))
-        slab = cute.local_tile(stages, (self.slab_rows, self.k, stage_count), (place, 0, 0))
+        """(Slabs in global memory as `slab_index` counts, the slab of every stage that the CTA at `place` loads)."""
+        boxes = cute.local_tile(coordinates(sizes, self.is_mn_major), self.slab, (None, None, None))
+        slab = cute.local_tile(stages, (*self.slab, stage_count), (0, place, 0) if self.cuts_k else (place, 0, 0))
         target, source = cpasync.tma_partition(
             tensor_map, 0, cute.make_layout(1), cute.group_modes(slab, 0, 2), cute.group_modes(boxes, 0, 2)
         )
         return source, target
+
+    def slab_index(self, tile: Int32, k_tile: Int32, place: Int32) -> tuple[Int32, Int32]:
+        """(Along the rows, along k): the slab of that tile that the CTA at `place` loads."""
+        if self.cuts_k:
+            return tile, k_tile * self.sharers + place
+        return tile * self.sharers + place, k_tile
 
     def copy(self, tensor_map: cute.CopyAtom, source, target, barrier: cute.Pointer, mask) -> None:
         """One slab, to this CTA, or to all CTAs in `mask` where the tile is shared."""

@@ -18,19 +18,22 @@ def hopper(dtypes, majors, cta_tile, cluster=(1, 1), schedule="static", **facts)
     return Variant("sm_90a", dtypes, majors, (*cta_tile, 64), cluster, schedule, **facts)
 
 
-def turns(dtypes, majors, schedule="static", **facts) -> Variant:
-    """Ping-pong 128x192. The CTAs of the cluster share what leaves whole swizzle lines when halved."""
-    cluster = (1, 2) if majors[1] == "n" else (2, 1)
-    return hopper(dtypes, majors, (128, 192), cluster, schedule, pingpong=True, **facts)
+def turns(dtypes, majors, schedule="static", width=192, **facts) -> Variant:
+    """Ping-pong, in clusters that share the wider operand."""
+    return hopper(dtypes, majors, (128, width), (2, 1), schedule, pingpong=True, **facts)
 
 
 # Large aligned problems. 128x256 and 256x128 take the fewest operand bytes for each multiplication; ping-pong hides the
-# epilogue, and its narrower tile fills other last waves; 128x128 is for what leaves SMs without work otherwise.
+# epilogue, which counts where k is short, and its narrower tiles fill other last waves. Widths that are no multiple of
+# 64 need an operand whose rows lie along k, so some compute D transposed.
 LARGE = [
     *(hopper(BF16, majors, (128, 256), (2, 1)) for majors in MAJORS),
     *(hopper(BF16, majors, (256, 128), (1, 2)) for majors in MAJORS),
-    *(turns(BF16, majors) for majors in MAJORS),
-    *(hopper(BF16, majors, (128, 128), (2, 1), pingpong=True) for majors in MAJORS),
+    *(turns(BF16, majors) for majors in (*MAJORS, *TRANSPOSED)),
+    *(turns(BF16, majors, width=176) for majors in ("kkn", *TRANSPOSED)),
+    *(turns(BF16, majors, width=160) for majors in ("kkn", *TRANSPOSED)),
+    *(turns(BF16, majors, width=144) for majors in ("kkn", "mkm")),
+    *(turns(BF16, majors, width=128) for majors in MAJORS),
     *(hopper(F16, majors, (128, 256), (2, 1)) for majors in MAJORS),
     *(turns(F16, majors) for majors in MAJORS),
     *(hopper(BF16_TO_F32, majors, (128, 256), (2, 1)) for majors in MAJORS),
@@ -90,7 +93,7 @@ UNALIGNED = [
         for majors in MAJORS
     ),
     *(turns(dtypes, majors, output_copies="elements") for dtypes in (BF16, F16) for majors in MAJORS),
-    *(hopper(BF16, majors, (128, 128), (2, 1), pingpong=True, output_copies="elements") for majors in ("kkn", "knn")),
+    *(turns(BF16, majors, width=128, output_copies="elements") for majors in ("kkn", "knn")),
 ]
 
 HOPPER = [*LARGE, *DYNAMIC, *NONPERSISTENT, *LONG_K, *THIN, *UNALIGNED]
