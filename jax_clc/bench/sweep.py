@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 from collections.abc import Sequence
@@ -21,7 +22,11 @@ from jax_clc.planning import GemmProblem, catalog, constraints, planner
 from jax_clc.planning.device_model import REFERENCE_DEVICES
 from jax_clc.planning.tuned_choices import TunedChoice, forcing
 
-RASTERS = ((8, 0), (8, 1), (4, 0), (4, 1), (16, 0))
+RASTERS = ((8, 0), (8, 1), (4, 0))
+IN_EVERY_RASTER = 6
+"""So many of the best candidates are tried in all of `RASTERS`, where there is more than one wave."""
+SPLITS_EACH = 2
+"""Split-K factors of one kernel that are tried, the best by the model."""
 COMPILE_THREADS = max(1, min(8, (os.cpu_count() or 1) - 1))
 
 
@@ -30,18 +35,26 @@ def candidate_choices(
 ) -> list[TunedChoice]:
     """Ways to run `problem`, as it is called, on `family`: the `most` best by the model, each with its best raster.
 
-    The three best are added with the other `rasters`, and what `auto` takes. `measured_us` holds the prediction.
+    The best of them are added with the other `rasters`, and what `auto` takes. Kernels that store element by element
+    are left out where others fit, which are never slower. `measured_us` holds the prediction.
     """
     device = REFERENCE_DEVICES[family]
     fits = [
         kernel for kernel in catalog.kernels(family)
         if constraints.first_failure(kernel, problem, constraints.PROBLEM_CONSTRAINTS) is None
     ]  # fmt: skip
-    ranked = planner.candidates(problem, device, fits)[:most]
+    fits = [kernel for kernel in fits if "d" in kernel.tensor_map_operands] or fits
+    splits: collections.Counter[str] = collections.Counter()
+    ranked = []
+    for candidate in planner.candidates(problem, device, fits):
+        splits[candidate.kernel.name] += 1
+        if splits[candidate.kernel.name] <= SPLITS_EACH:
+            ranked.append(candidate)
     found: dict[tuple[str, int, int, int], TunedChoice] = {}
-    for place, candidate in enumerate(ranked):
+    for place, candidate in enumerate(ranked[:most]):
         own = (candidate.estimate.raster_group, candidate.estimate.raster_along)
-        for group, along in dict.fromkeys([own, *(rasters if place < 3 else ())]):
+        others = rasters if place < IN_EVERY_RASTER and candidate.estimate.waves > 1 else ()
+        for group, along in dict.fromkeys([own, *others]):
             key = (candidate.kernel.name, group, along, candidate.split_k)
             found[key] = TunedChoice(*key, candidate.estimate.total_us, device.name, "sweep")
     auto = planner.plan(problem, devices=[device]).choices.get(family)
