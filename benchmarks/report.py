@@ -165,8 +165,8 @@ def two_gpus_tables(content: Mapping[str, Any]) -> list[str]:
         f"|{' ---: |' * len(content['mlp'])}",
         f"| {' | '.join('{median:.0f} ({q1:.0f} to {q3:.0f})'.format(**value) for value in content['mlp'].values())} |",
         "",
-        f"An all-reduce of 256 MiB over {device} beside products of 8192 x 8192 x 4096, device time, microseconds: four "
-        "times two products and one all-reduce:",
+        f"An all-reduce of 256 MiB over {device} beside products of 8192 x 8192 x 4096, device time, microseconds: "
+        "four times two products and one all-reduce:",
         "",
         "| | one product | one all-reduce | the whole program | all-reduce covered by products |",
         "| --- | ---: | ---: | ---: | ---: |",
