@@ -29,10 +29,9 @@ def turns(dtypes, majors, schedule="static", width=192, **facts) -> Variant:
 LARGE = [
     *(hopper(BF16, majors, (128, 256), (2, 1)) for majors in MAJORS),
     *(hopper(BF16, majors, (256, 128), (1, 2)) for majors in MAJORS),
-    *(turns(BF16, majors) for majors in (*MAJORS, *TRANSPOSED)),
-    *(turns(BF16, majors, width=176) for majors in ("kkn", *TRANSPOSED)),
-    *(turns(BF16, majors, width=160) for majors in ("kkn", *TRANSPOSED)),
-    *(turns(BF16, majors, width=144) for majors in ("kkn", "mkm")),
+    *(turns(BF16, majors) for majors in MAJORS),
+    *(turns(BF16, "kkn", width=width) for width in (144, 160, 176)),
+    *(turns(BF16, "mkm", width=width) for width in (144, 160)),
     *(turns(BF16, majors, width=128) for majors in MAJORS),
     *(hopper(F16, majors, (128, 256), (2, 1)) for majors in MAJORS),
     *(turns(F16, majors) for majors in MAJORS),
