@@ -19,6 +19,9 @@ from jax_clc.bench.measure import measure
 from jax_clc.bench.race import Effort
 from jax_clc.cli.progress import ProgressLine
 
+EFFORT = Effort(samples=31)
+"""At the power limit samples of one kernel differ by 2 to 4%: their median needs many."""
+
 
 def write(path: Path, content: dict[str, Any]) -> None:
     """A results file, complete at every moment: a run that is cut short leaves what it has measured."""
@@ -60,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         line.start(results.label(data))
         try:
             content["rows"].append(measure(
-                results.problem_of(data), clock, effort=Effort.quick() if args.quick else Effort(),
+                results.problem_of(data), clock, effort=Effort.quick() if args.quick else EFFORT,
                 peers=chosen.peers if args.peers is None else args.peers, requests=requests,
                 note=data.get("note", ""), progress=line.detail,
             ))  # fmt: skip
