@@ -2,14 +2,18 @@
 
 For problems of few tiles, where one CTA for each tile would leave SMs without work and the copy of a wide operand to
 one CTA at a time could not fill the memory's bandwidth. Nothing passes through global memory and no counter has to be
-cleared. Every CTA of the cluster adds up a slice of the tile's columns, the parts in the order of the ranks, so the
-bits are always the same; a tile too narrow for so many slices is left to the first CTAs.
+cleared. Every CTA of the cluster adds up a slice of the tile's columns, the parts in the order of their numbers, so the
+bits are always the same; a tile too narrow for so many slices is left to the first parts.
+
+The sums are stored asynchronously, and a barrier of the CTA that adds them up counts them: a cluster barrier behind
+them would have to wait for all earlier writes, to global memory too (MEMBAR.ALL.GPU in SASS).
 """
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
+from kernels import barriers
 from kernels import memory_access as memory
 from kernels.device_values import DeviceValues
 
@@ -26,41 +30,71 @@ class ClusterSums(DeviceValues):
     """One CTA's side of it.
 
     Args:
-      exchange: shared memory of `exchange_bytes`; the load stages, which are done with by then.
+      exchange: shared memory of `exchange_bytes`.
+      is_apart: whether it is used for nothing else, and every thread has arrived at the cluster barrier when it
+        started; otherwise it is where the load stages lie, which are done with by then.
+      full: barrier in this CTA's shared memory, initialised by `expect`.
       parts: CTAs of the cluster, a part of k each.
       slices: as `slices_of` says; CTA r of the first ones gets slice r.
       values: float32 that a thread accumulates, by columns.
       threads: threads of a CTA that accumulate.
-      thread: index among them.
+      sharing_ctas: CTAs that compute the same part of k, of a tile each; they come one after the other in the ranks.
+      part: this CTA's part of k, whose slice is the one of that number.
+      thread: index among the threads.
     """
 
-    FIELDS = ("exchange", "rank", "thread")
+    FIELDS = ("exchange", "full", "part", "place_in_part", "thread")
 
-    def __init__(self, exchange: Int32, parts: int, slices: int, values: int, threads: int, rank: Int32, thread: Int32):
+    def __init__(
+        self,
+        exchange: Int32,
+        is_apart: bool,
+        full: cute.Pointer,
+        parts: int,
+        slices: int,
+        values: int,
+        threads: int,
+        sharing_ctas: int,
+        part: Int32,
+        thread: Int32,
+    ):
         self.exchange = exchange
+        self.is_apart = is_apart
+        self.full = full
         self.parts = parts
         self.slices = slices
         self.values = values // slices
         self.threads = threads
-        self.rank = rank
+        self.sharing_ctas = sharing_ctas
+        self.part = part
+        self.place_in_part = Int32(0)
+        if sharing_ctas > 1:
+            self.place_in_part = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) % sharing_ctas
         self.thread = thread
 
     @staticmethod
     def exchange_bytes(parts: int, slices: int, values: int, threads: int) -> int:
         return parts * (values // slices) * threads * 4
 
+    @staticmethod
+    def expect(full: cute.Pointer, exchange_bytes: int) -> None:
+        """One thread of each CTA, before the cluster barrier that all pass when they start."""
+        cute.arch.mbarrier_init(full, 1)
+        barriers.expect(full, exchange_bytes)
+
     @cute.jit
     def meet(self, accumulator: cute.Tensor, total: cute.Tensor):
-        """All accumulating threads of the cluster; the others pass the same two cluster barriers (`pass_by`). Leaves
-        the sums of its slice in `total`, in the CTAs that have one. No CTA touches another's shared memory
-        afterwards."""
-        cluster_barrier()  # every CTA has read its last stage
+        """All accumulating threads of the cluster; the others pass the same cluster barrier (`wait_for_exchange`).
+        Leaves the sums of its slice in `total`, in the CTAs that have one. Nobody touches a CTA's shared memory after
+        it has got all its sums, and a CTA without a slice gets none, so that each may leave when it is done."""
+        wait_for_exchange(self.is_apart)
         for slice_ in cutlass.range_constexpr(self.slices):
             for i in cutlass.range_constexpr(0, self.values, 4):
                 quad = [accumulator[slice_ * self.values + i + j] for j in range(4)]
-                memory.store_quad_in_cta(self.place(self.rank, i), Int32(slice_), quad)
-        cluster_barrier()
-        if self.rank < self.slices:
+                target = slice_ * self.sharing_ctas + self.place_in_part
+                memory.send_quad(self.place(self.part, i), self.full, target, quad)
+        if self.part < self.slices:
+            barriers.wait(self.full, Int32(0))
             total.fill(0.0)
             for part in cutlass.range_constexpr(self.parts):
                 for i in cutlass.range_constexpr(0, self.values, 4):
@@ -75,12 +109,8 @@ class ClusterSums(DeviceValues):
         return self.exchange + ((part * (self.values // 4) + value // 4) * self.threads + self.thread) * QUAD_BYTES
 
 
-def cluster_barrier() -> None:
-    cute.arch.cluster_arrive()
+def wait_for_exchange(is_apart: bool) -> None:
+    """Every CTA of the cluster has started, and read its last stage if those are where the sums are exchanged."""
+    if not is_apart:
+        cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
-
-
-def pass_by() -> None:
-    """Threads of the cluster that accumulate nothing: the barriers of `ClusterSums.meet`."""
-    cluster_barrier()
-    cluster_barrier()

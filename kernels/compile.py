@@ -32,6 +32,7 @@ MANIFEST_FORMAT = 1
 SOURCES = Path(__file__).parent
 MODULES = {"sm_90a": "kernels.gemm_sm90", "sm_100f": "kernels.gemm_sm100"}
 COMPUTE_CAPABILITIES = {"sm_90a": ["9.0"], "sm_100f": ["10.0", "10.3"]}
+SM_REGISTERS, REGISTER_GRANULE = 65536, 8  # of an SM; what a thread's count is rounded up to
 MINIMUM_DRIVER = {"sm_90a": 12000, "sm_100f": 12090}  # CUDA versions, as cuDriverGetVersion counts them
 
 
@@ -115,6 +116,9 @@ def compile_variant(variant: Variant, directory: Path) -> dict:
     if resources["local_bytes"]:
         raise ValueError(f"{resources['local_bytes']} bytes of registers spilled to local memory")
     facts = {**parameters.launch_facts(str(compiled.ir_module), ptx), **resources}
+    taken = variant.ctas_per_sm * facts["threads"] * -(-facts["registers"] // REGISTER_GRANULE) * REGISTER_GRANULE
+    if taken > SM_REGISTERS:
+        raise ValueError(f"{variant.ctas_per_sm} CTAs of {facts['threads']} threads take {taken} registers of an SM")
     entry = manifest_entry(variant, kernel, name, ptx, image, params, facts)
     (directory / "entry.json").write_text(json.dumps(entry))
     return entry

@@ -138,10 +138,11 @@ class TmaStore(DeviceValues):
 
     @cute.jit
     def finish(self):
-        """Waits for this warpgroup's stores; its shared memory may go then."""
+        """Waits until this warpgroup's stores have read its shared memory, which may go then; the end of the grid
+        waits for the writes."""
         if self.staging.warp == 0:
             with cute.arch.elect_one():
-                cute.arch.cp_async_bulk_wait_group(0, read=False)
+                cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
 class ElementStore(DeviceValues):

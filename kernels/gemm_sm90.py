@@ -1,10 +1,10 @@
 """Hopper GEMM kernel: D[m, n, l] = sum over k of A[m, k, l] B[n, k, l], warp-specialised.
 
-One warp loads A and B tiles by TMA into a ring of stages, multicast to the CTAs of the cluster that share them. Two
-consumer warpgroups multiply with wgmma, accumulating in registers: on halves of one tile (cooperative), or on a tile
-each, in turns, so that the epilogue of one runs under the mainloop of the other (ping-pong). All walk the tiles that
-the tile scheduler hands out. Operands or results that TMA cannot address are copied by threads instead
-(`element_copies`).
+One warp loads A and B tiles by TMA into a ring of stages, multicast to the CTAs of the cluster that share them.
+Consumer warpgroups multiply with wgmma, accumulating in registers: two on halves of one tile (cooperative), or on a
+tile each, in turns, so that the epilogue of one runs under the mainloop of the other (ping-pong); one alone on tiles
+of 64 rows, which wgmma cannot halve. All walk the tiles that the tile scheduler hands out. Operands or results that TMA
+cannot address are copied by threads instead (`element_copies`).
 """
 
 import math
@@ -17,27 +17,31 @@ from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, mak
 from cutlass.memory import SmemAllocator
 
 from kernels import epilogue, split_k, tile_scheduler_sm90, tile_trace
-from kernels.cluster_k import ClusterSums, pass_by, slices_of
+from kernels.cluster_k import ClusterSums, slices_of, wait_for_exchange
 from kernels.element_copies import ElementLoad, StridedMatrix
 from kernels.load_pipeline import LoadPipeline
 from kernels.parameters import describe_parameters
 from kernels.raster import tiles_along
 from kernels.split_k import PartialSums
-from kernels.tile_scheduler import WorkGrid, cluster_rank
+from kernels.tile_scheduler import WorkGrid, cluster_part, cluster_rank
 from kernels.tma_copies import OperandTiles, coordinates, store_tensor_map
 from kernels.turns import Turns
 from kernels.variant import Variant
 
 SHARED_MEMORY_BYTES = 232448  # what one CTA may take of an SM
+SM_SHARED_MEMORY_BYTES = 233472  # what all CTAs of an SM take together, with
+RESERVED_BYTES = 1024  # of the system's in each
 BARRIER_BYTES = 1024
 WARPGROUP_THREADS = 128
 WARPGROUP_WARPS = 4
-CONSUMERS = 2
 DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, "float32": cutlass.Float32}
 MOST_STAGES = 12  # enough to cover the memory's latency with the narrowest tiles
 STORE_SLOTS = 2  # staging slots of each consumer warpgroup: one is filled while the other is read
 LOAD_WARP, SCHEDULER_WARP = 0, 1
-EPILOGUE_BARRIER = 1  # named barriers: one for each consumer warpgroup
+EPILOGUE_BARRIER = 1  # named barriers: one for each consumer warpgroup; `Turns` has 3 and 4
+START_BARRIER = 5
+MOST_CHAINED_VALUES = 64  # sums of a thread that there is room for twice
+FEW_ACCUMULATORS = 32  # of a thread: so few registers need not be moved from the producers to the consumers
 
 
 class Kernel:
@@ -61,49 +65,58 @@ class Kernel:
             raise ValueError(f"{variant}: element copies cannot multicast")
         if variant.pingpong and (variant.split_k or variant.schedule == "nonpersistent"):
             raise ValueError(f"{variant}: ping-pong takes turns over many whole tiles of a worker")
-        plain = variant.schedule == "nonpersistent" and self.sharing_ctas == 1 and self.tile_m <= 128
-        if variant.cluster_k > 1 and (not plain or self.loads_elements):
+        plain = variant.schedule == "nonpersistent" and not self.loads_elements and self.tile_m <= 128
+        if variant.cluster_k > 1 and not plain:
             raise ValueError(f"{variant}: cluster_k is for one tile of TMA operands in each cluster")
-        # Warpgroups of a cooperative kernel split the tile by rows, and 64-row tiles, which wgmma cannot cut, by
-        # columns.
-        split = (1, 1) if variant.pingpong else (2, 1) if self.tile_m >= 128 else (1, 2)
-        self.split_m, self.split_n = split
-        self.wg_m, self.wg_n = self.tile_m // self.split_m, self.tile_n // self.split_n
+        self.consumers = 2 if variant.pingpong or self.tile_m >= 128 else 1
+        self.threads = WARPGROUP_THREADS * (1 + self.consumers)
+        self.warpgroups = 1 if variant.pingpong else self.consumers  # that share a tile: each has some of its rows
+        self.wg_m, self.wg_n = self.tile_m // self.warpgroups, self.tile_n
         self.values = self.wg_m * self.wg_n // WARPGROUP_THREADS  # accumulators of a thread
-        self.warpgroups = 1 if variant.pingpong else CONSUMERS  # that share a tile
         self.stage_bytes = (self.tile_m + self.tile_n) * self.tile_k * self.a_dtype.width // 8
+        if variant.chain_k_tiles and (variant.pingpong or self.values > MOST_CHAINED_VALUES):
+            raise ValueError(f"{variant}: no registers for two sets of {self.values} sums")
         # Where CTAs share a tile by parts of k, each adds up and stores a slice of the columns.
         self.slices = slices_of(self.wg_n, variant.cluster_k) if variant.cluster_k > 1 else 1
-        self.slot_shape, self.stages = self.share_out_shared_memory()
-        threads = CONSUMERS * WARPGROUP_THREADS
+        self.slot_shape, self.stages, self.spare_bytes = self.share_out_shared_memory()
+        threads = self.consumers * WARPGROUP_THREADS
         exchange = ClusterSums.exchange_bytes(variant.cluster_k, self.slices, self.values, threads)
         if variant.cluster_k > 1 and exchange > self.stages * self.stage_bytes:
             raise ValueError(f"{variant}: {exchange} bytes of sums do not fit where the stages lie")
+        # Where there is room beside the stages, nobody waits until all have read their last stage.
+        self.exchange_bytes = exchange
+        self.exchange_is_apart = variant.cluster_k > 1 and exchange <= self.spare_bytes
         # An accumulator of 160 registers and more leaves too few for everything else at 232.
         heavy = self.values >= 160
         self.producer_registers, self.consumer_registers = (24, 240) if heavy else (40, 232)
+        if variant.ctas_per_sm > 1 and self.values > FEW_ACCUMULATORS:
+            raise ValueError(f"{variant}: {self.values} accumulators of a thread leave no registers for another CTA")
         if self.loads_elements:  # the producers hold what they load in registers
             self.producer_registers, self.consumer_registers = 232, 136
+        self.moves_registers = self.loads_elements or (self.consumers > 1 and self.values > FEW_ACCUMULATORS)
         self.uses_scratch = variant.split_k or variant.schedule == "dynamic" or variant.traced
         self.entry = self
         self.parameters: list[dict] = []
         self.facts = self.scratch_facts()
 
-    def share_out_shared_memory(self) -> tuple[tuple[int, int], int]:
-        """(Rows, columns) of a staging slot, and stages: slots are halved where that makes room for a stage."""
+    def share_out_shared_memory(self) -> tuple[tuple[int, int], int, int]:
+        """(Rows, columns) of a staging slot, stages, and bytes left: slots are halved where that makes room for a
+        stage."""
         shape = epilogue.slot_shape(self.wg_n // self.slices, self.d_dtype.width // 8)
+        ctas = self.variant.ctas_per_sm
+        bytes_ = SHARED_MEMORY_BYTES if ctas == 1 else SM_SHARED_MEMORY_BYTES // ctas - RESERVED_BYTES
         choices = []
         for columns in (shape[1], shape[1] // 2):
-            slots = CONSUMERS * STORE_SLOTS * shape[0] * columns * self.d_dtype.width // 8
-            stages = (SHARED_MEMORY_BYTES - BARRIER_BYTES - slots) // self.stage_bytes
-            choices.append(((shape[0], columns), stages))
+            slots = self.consumers * STORE_SLOTS * shape[0] * columns * self.d_dtype.width // 8
+            room = bytes_ - BARRIER_BYTES - slots
+            choices.append(((shape[0], columns), room // self.stage_bytes, room))
         whole, halved = choices
         may_halve = not self.stores_elements and shape[1] >= 32
-        slot, most = halved if may_halve and halved[1] > whole[1] else whole
+        slot, most, room = halved if may_halve and halved[1] > whole[1] else whole
         stages = self.variant.stages or min(most, MOST_STAGES)
         if stages < 2 or stages > most:
             raise ValueError(f"{self.variant}: {stages} stages of {self.stage_bytes} bytes do not fit, {most} would")
-        return slot, stages
+        return slot, stages, room - stages * self.stage_bytes
 
     def scratch_facts(self) -> dict:
         """Manifest fields of the scratch that the launcher provides: counters first, then partial sums."""
@@ -118,7 +131,12 @@ class Kernel:
         if self.variant.traced:
             scratch = tile_trace.SCRATCH_FACTS
         records = tile_scheduler_sm90.RECORD_STAGES if self.variant.schedule == "dynamic" else 0
-        return {"scratch": scratch, "record_stages": records, "cluster_k": self.variant.cluster_k}
+        return {
+            "scratch": scratch,
+            "record_stages": records,
+            "cluster_k": self.variant.cluster_k,
+            "ctas_per_sm": self.variant.ctas_per_sm,
+        }
 
     def arguments(self) -> tuple:
         """Stand-ins for what `__call__` takes: types, majors and alignments without memory."""
@@ -151,9 +169,9 @@ class Kernel:
         self.parameters = describe_parameters(Kernel.kernel, arguments, infos)
         self.kernel(arguments).launch(
             grid=(1, 1, 1),
-            block=(WARPGROUP_THREADS * (1 + CONSUMERS), 1, 1),
+            block=(self.threads, 1, 1),
             cluster=(self.cluster_size, 1, 1),
-            min_blocks_per_mp=1,
+            min_blocks_per_mp=1,  # more would make the DSL ask a driver
             stream=stream,
         )
 
@@ -189,9 +207,13 @@ class Kernel:
         after_a = stages + self.stages * self.a_tiles.bytes
         stages_b = self.tensor_at(after_a, self.b_dtype, self.b_tiles.layout(self.stages))
         slot_bytes = self.slot_shape[0] * self.slot_shape[1] * self.d_dtype.width // 8
-        slots = shared.allocate_array(cutlass.Uint8, CONSUMERS * STORE_SLOTS * slot_bytes, byte_alignment=1024)
-        slots = self.tensor_at(slots, self.d_dtype, self.slot_layout(CONSUMERS * STORE_SLOTS))
-        flags = shared.allocate_array(Int32, CONSUMERS)
+        slots = shared.allocate_array(cutlass.Uint8, self.consumers * STORE_SLOTS * slot_bytes, byte_alignment=1024)
+        slots = self.tensor_at(slots, self.d_dtype, self.slot_layout(self.consumers * STORE_SLOTS))
+        exchange = stages
+        if cutlass.const_expr(self.exchange_is_apart):
+            exchange = shared.allocate_array(cutlass.Uint8, self.exchange_bytes, byte_alignment=16)
+        exchange = exchange, shared.allocate_array(Int64, 1)
+        flags = shared.allocate_array(Int32, self.consumers)
         ring = LoadPipeline(
             shared.allocate_array(Int64, 2 * self.stages),
             self.stages,
@@ -199,6 +221,7 @@ class Kernel:
             WARPGROUP_THREADS if self.loads_elements else 1,
             WARPGROUP_WARPS * self.warpgroups,
             self.sharing_ctas,
+            cluster_part(self.cluster) * self.sharing_ctas,
         )
         k_tiles = (k + self.tile_k - 1) // self.tile_k
         parts = Int32(1)
@@ -213,16 +236,19 @@ class Kernel:
         if warp == LOAD_WARP:
             with cute.arch.elect_one():
                 ring.initialise()
+                if cutlass.const_expr(self.variant.cluster_k > 1):
+                    ClusterSums.expect(exchange[1], self.exchange_bytes)
                 scheduler.initialize_barriers()
             cute.arch.mbarrier_init_fence()
-        self.cluster_sync()
+        self.start(warp)
 
         if warp < WARPGROUP_WARPS:
             if cutlass.const_expr(self.loads_elements):
                 cute.arch.setmaxregister_increase(self.producer_registers)
                 self.load_elements(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
             else:
-                cute.arch.setmaxregister_decrease(self.producer_registers)
+                if cutlass.const_expr(self.moves_registers):
+                    cute.arch.setmaxregister_decrease(self.producer_registers)
                 if warp == LOAD_WARP:
                     self.load(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
                 if cutlass.const_expr(self.variant.schedule == "dynamic"):
@@ -230,17 +256,15 @@ class Kernel:
                         if cluster_rank(self.cluster) == 0:
                             self.schedule(scheduler)
             if cutlass.const_expr(self.variant.cluster_k > 1):
-                pass_by()
-            else:
-                scheduler.finish()
+                wait_for_exchange(self.exchange_is_apart)
+            self.finish(scheduler)
         else:
             if cutlass.const_expr(self.loads_elements):
                 cute.arch.setmaxregister_decrease(self.consumer_registers)
-            else:
+            elif cutlass.const_expr(self.moves_registers):
                 cute.arch.setmaxregister_increase(self.consumer_registers)
-            self.multiply(scheduler, ring, k_tiles, stages_a, stages_b, slots, flags, scratch, arguments)
-            if cutlass.const_expr(self.variant.cluster_k == 1):  # else all have passed the barriers of the sums
-                scheduler.finish()
+            self.multiply(scheduler, ring, k_tiles, stages_a, stages_b, slots, exchange, flags, scratch, arguments)
+            self.finish(scheduler)
 
     def make_scheduler(self, shared: SmemAllocator, grid: WorkGrid, scratch):
         """The variant's scheduler. Its counter, if any, comes first in the scratch."""
@@ -255,7 +279,7 @@ class Kernel:
             counter,
         )
         if self.variant.traced:
-            storing_warps = (WARPGROUP_WARPS, WARPGROUP_WARPS * CONSUMERS)
+            storing_warps = (WARPGROUP_WARPS, WARPGROUP_WARPS * self.consumers)
             scheduler = tile_trace.TracedScheduler(scheduler, scratch, LOAD_WARP, SCHEDULER_WARP, storing_warps)
         return scheduler
 
@@ -271,6 +295,12 @@ class Kernel:
         if cutlass.const_expr(self.variant.pingpong):
             scheduler.end_for_the_other_warpgroup()
 
+    def finish(self, scheduler) -> None:
+        """Peers that share operands leave together. Those that share a tile only have no more to do with a CTA that
+        has added up its sums."""
+        if self.variant.cluster_k == 1 or self.sharing_ctas > 1:
+            scheduler.finish()
+
     def k_range(self, work, grid: WorkGrid, k_tiles: Int32) -> tuple[Int32, Int32]:
         """First k tile of a work tile, and their number."""
         first, count = Int32(0), k_tiles
@@ -278,8 +308,8 @@ class Kernel:
             first = work.split * k_tiles // grid.split_k
             count = (work.split + 1) * k_tiles // grid.split_k - first
         if self.variant.cluster_k > 1:
-            rank, parts = cluster_rank(self.cluster), self.variant.cluster_k
-            begin, end = rank * count // parts, (rank + 1) * count // parts
+            part, parts = cluster_part(self.cluster), self.variant.cluster_k
+            begin, end = part * count // parts, (part + 1) * count // parts
             # A part without k tiles takes one past the end, which TMA fills with zeros.
             first = cutlass.select_(begin < end, first + begin, k_tiles)
             count = cutlass.select_(begin < end, end - begin, Int32(1))
@@ -295,9 +325,10 @@ class Kernel:
         place_m, place_n = rank % self.cluster_m, rank // self.cluster_m % self.cluster_n
         source_a, target_a = self.a_tiles.partition(map_a, stages_a, self.stages, (m, k, batches), place_n)
         source_b, target_b = self.b_tiles.partition(map_b, stages_b, self.stages, (n, k, batches), place_m)
-        # CTA rank is m + cluster_m * n: A is shared along n, B along m.
-        mask_a = cutlass.Int16(sum(1 << (self.cluster_m * i) for i in range(self.cluster_n)) << place_m)
-        mask_b = cutlass.Int16(((1 << self.cluster_m) - 1) << (place_n * self.cluster_m))
+        # CTA rank is m + cluster_m * (n + cluster_n * part of k): A is shared along n, B along m.
+        first = cluster_part(self.cluster) * self.sharing_ctas
+        mask_a = cutlass.Int16(sum(1 << (self.cluster_m * i) for i in range(self.cluster_n)) << (first + place_m))
+        mask_b = cutlass.Int16(((1 << self.cluster_m) - 1) << (first + place_n * self.cluster_m))
         state = ring.producer_state()
         work = scheduler.initial_work()
         while work.is_valid:
@@ -347,16 +378,18 @@ class Kernel:
         return StridedMatrix(arguments[operand], dtype.width // 8, inner, outer, batches, *strides)
 
     @cute.jit
-    def multiply(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, slots, flags, scratch, arguments):
+    def multiply(
+        self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, slots, exchange, flags, scratch, arguments
+    ):
         """The consumer warpgroups: mainloop and epilogue of their part of every tile, or of every other tile."""
         scheduler = scheduler.clone()
         thread = cute.arch.thread_idx()[0] % WARPGROUP_THREADS
         warpgroup_index = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARPGROUP_THREADS) - 1
-        part_m, part_n = warpgroup_index % self.split_m, warpgroup_index // self.split_m % self.split_n
+        part = warpgroup_index if self.warpgroups > 1 else Int32(0)
         tiled_mma = self.tiled_mma(self.wg_n)
         own = tiled_mma.get_slice(0)
-        operand_a = tiled_mma.make_fragment_A(own.partition_A(self.part(stages_a, self.wg_m, part_m)))
-        operand_b = tiled_mma.make_fragment_B(own.partition_B(self.part(stages_b, self.wg_n, part_n)))
+        operand_a = tiled_mma.make_fragment_A(own.partition_A(self.part(stages_a, self.wg_m, part)))
+        operand_b = tiled_mma.make_fragment_B(own.partition_B(self.part(stages_b, self.wg_n, Int32(0))))
         accumulator = cute.make_rmem_tensor(tiled_mma.partition_shape_C((self.wg_m, self.wg_n)), Float32)
         own_slots = cute.local_tile(slots, (*self.slot_shape, STORE_SLOTS), (0, 0, warpgroup_index))
         # What is stored, here or by the CTA that adds up this slice of the tile.
@@ -369,9 +402,9 @@ class Kernel:
         slot_rows, slot_columns = self.wg_m // self.slot_shape[0], slice_n // self.slot_shape[1]
         partial = None
         if cutlass.const_expr(self.variant.split_k):
-            sharer = warpgroup_index if self.warpgroups > 1 else Int32(0)
+            sharer = part
             if self.variant.cluster_k > 1:
-                sharer = sharer * self.slices + cluster_rank(self.cluster)
+                sharer = sharer * self.slices + cluster_part(self.cluster)
             partial = PartialSums(
                 scratch + self.facts["scratch"]["counter_bytes"] - split_k.COUNTER_BYTES,
                 scheduler.grid,
@@ -384,15 +417,18 @@ class Kernel:
 
         sums, first_slice, holds = None, Int32(0), True
         if cutlass.const_expr(self.variant.cluster_k > 1):
-            first_slice = cluster_rank(self.cluster)
+            first_slice = cluster_part(self.cluster)
             holds = first_slice < self.slices
             place = warpgroup_index * WARPGROUP_THREADS + thread
             sums = ClusterSums(
-                stages_a.iterator.toint(),
+                exchange[0].toint(),
+                self.exchange_is_apart,
+                exchange[1],
                 self.variant.cluster_k,
                 self.slices,
                 self.values,
-                CONSUMERS * WARPGROUP_THREADS,
+                self.consumers * WARPGROUP_THREADS,
+                self.sharing_ctas,
                 first_slice,
                 place,
             )
@@ -411,7 +447,10 @@ class Kernel:
             _, count = self.k_range(work, scheduler.grid, k_tiles)
             if cutlass.const_expr(self.variant.pingpong):
                 turns.wait()
-            state = self.mainloop(tiled_mma, accumulator, operand_a, operand_b, ring, state, count, turns)
+            if cutlass.const_expr(self.variant.chain_k_tiles > 0):
+                state = self.mainloop_in_chains(tiled_mma, accumulator, operand_a, operand_b, ring, state, count, turns)
+            else:
+                state = self.mainloop(tiled_mma, accumulator, operand_a, operand_b, ring, state, count, turns)
             if cutlass.const_expr(self.variant.cluster_k > 1):
                 sums.meet(accumulator, total)
             if holds:
@@ -421,8 +460,8 @@ class Kernel:
                     if scheduler.grid.split_k > 1:
                         stores = partial.meet(total, work, store.staging.sync) == 1
                 if stores:
-                    first_row = (work.tile_m * self.split_m + part_m) * slot_rows
-                    first_column = ((work.tile_n * self.split_n + part_n) * self.slices + first_slice) * slot_columns
+                    first_row = (work.tile_m * self.warpgroups + part) * slot_rows
+                    first_column = (work.tile_n * self.slices + first_slice) * slot_columns
                     next_slot = store.store(total, first_row, first_column, work.batch, next_slot)
             if cutlass.const_expr(self.variant.pingpong):
                 state.advance(k_tiles)
@@ -466,6 +505,19 @@ class Kernel:
         ring.release(previous)
         return state
 
+    @cute.jit
+    def mainloop_in_chains(self, tiled_mma, accumulator, operand_a, operand_b, ring, state, k_tiles, turns):
+        """The same in chains of k tiles, whose sums are added up outside of the tensor core."""
+        chain = cute.make_rmem_tensor(accumulator.shape, Float32)
+        accumulator.fill(0.0)
+        longest = self.variant.chain_k_tiles
+        for start in cutlass.range(0, k_tiles, longest, unroll=1):
+            count = cutlass.select_(k_tiles - start < longest, k_tiles - start, Int32(longest))
+            state = self.mainloop(tiled_mma, chain, operand_a, operand_b, ring, state, count, turns)
+            for i in cutlass.range_constexpr(self.values):
+                accumulator[i] = accumulator[i] + chain[i]
+        return state
+
     def multiply_stage(self, tiled_mma, accumulator, operand_a, operand_b, stage) -> None:
         """One group of wgmmas: a whole stage."""
         for block in range(cute.size(operand_a, mode=[2])):
@@ -483,13 +535,26 @@ class Kernel:
         op = warpgroup.MmaF16BF16Op(self.a_dtype, Float32, shape, warpgroup.OperandSource.SMEM, *majors)
         return cute.make_tiled_mma(cute.make_mma_atom(op), (1, 1, 1))
 
-    def cluster_sync(self) -> None:
-        """All threads of the cluster: barriers are initialised before anyone signals them."""
-        if self.cluster_size > 1:
+    @cute.jit
+    def start(self, warp: Int32):
+        """Barriers are initialised before anyone signals them.
+
+        Where no peer does, the load warp, which has initialised them, goes on at once: its first copies are on their
+        way before the other warps have come together.
+        """
+        if cutlass.const_expr(self.sharing_ctas > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
-        else:
+        if cutlass.const_expr(self.exchange_is_apart):
+            cute.arch.cluster_arrive_relaxed()  # the barrier that `ClusterSums.meet` waits at
+        if cutlass.const_expr(self.loads_elements):
             cute.arch.sync_threads()
+        elif cutlass.const_expr(self.sharing_ctas == 1):
+            if warp == LOAD_WARP:
+                cute.arch.sync_warp()
+                cute.arch.barrier_arrive(barrier_id=START_BARRIER, number_of_threads=self.threads)
+            else:
+                cute.arch.barrier(barrier_id=START_BARRIER, number_of_threads=self.threads)
 
     def slot_layout(self, slots: int) -> cute.ComposedLayout:
         return epilogue.slot_layout(self.d_dtype, self.d_is_m_major, self.slot_shape, slots)

@@ -99,13 +99,15 @@ def funnel_shift_right(low: Int32, high: Int32, bits: Int32, *, loc=None, ip=Non
 
 
 @dsl_user_op
-def store_quad_in_cta(address: Int32, rank: Int32, values: list[Float32], *, loc=None, ip=None) -> None:
-    """Stores four numbers where `address`, a multiple of 16, lies in the shared memory of the cluster's CTA `rank`."""
+def send_quad(address: Int32, barrier, rank: Int32, values: list[Float32], *, loc=None, ip=None) -> None:
+    """Stores four numbers asynchronously where `address`, a multiple of 16, lies in the shared memory of the cluster's
+    CTA `rank`, completing 16 bytes on the barrier that lies there where `barrier` does."""
     _assemble(
-        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, $0, $1;\n"
-        "st.shared::cluster.v4.f32 [remote], {$2, $3, $4, $5};\n}",
-        [address, rank, *values],
-        ["r", "r", "f", "f", "f", "f"],
+        "{\n.reg .b32 target, signal;\nmapa.shared::cluster.u32 target, $0, $2;\n"
+        "mapa.shared::cluster.u32 signal, $1, $2;\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [target], {$3, $4, $5, $6}, [signal];\n}",
+        [address, Int32(barrier.toint()), rank, *values],
+        ["r", "r", "r", "f", "f", "f", "f"],
         0,
         loc,
         ip,

@@ -70,14 +70,33 @@ class WorkGrid(DeviceValues):
 
     def work_tile(self, linear: Int32) -> WorkTile:
         """This CTA's part of the cluster tile `linear`; not valid when `linear` is past the end."""
+        return self.own_tile(linear, *self.place(linear))
+
+    @cute.jit
+    def only_work_tile(self, linear: Int32) -> WorkTile:
+        """The same, at once where all tiles lie in one line: every raster walks along it, and the divisions that find
+        a place would take a good part of a microsecond in which nothing is loaded yet."""
+        tile_m, tile_n, batch, split = linear, Int32(0), Int32(0), Int32(0)
+        if self.tiles_m == 1:
+            tile_m, tile_n = tile_n, tile_m
+        if (self.tiles_m != 1 and self.tiles_n != 1) or linear >= self.tiles_m * self.tiles_n:
+            tile_m, tile_n, batch, split = self.place(linear)
+        return self.own_tile(linear, tile_m, tile_n, batch, split)
+
+    def place(self, linear: Int32) -> tuple[Int32, Int32, Int32, Int32]:
+        """(tile_m, tile_n, batch, split) of a cluster tile."""
         tile_m, tile_n, place = raster.cluster_tile(
             linear, self.tiles_m, self.tiles_n, self.raster_group, self.raster_along
         )
         split = place // self.batches
+        return tile_m, tile_n, place - split * self.batches, split
+
+    def own_tile(self, linear, tile_m, tile_n, batch, split) -> WorkTile:
+        """This CTA's part of a cluster tile."""
         return WorkTile(
             tile_m * self.cluster[0] + self.cta_m,
             tile_n * self.cluster[1] + self.cta_n,
-            place - split * self.batches,
+            batch,
             split,
             linear < self.cluster_tiles,
         )
@@ -88,6 +107,13 @@ def cluster_rank(cluster: tuple[int, ...]) -> Int32:
     if math.prod(cluster) == 1:
         return Int32(0)
     return cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+
+
+def cluster_part(cluster: tuple[int, ...]) -> Int32:
+    """This CTA's part of k among those that share its tile."""
+    if len(cluster) < 3 or cluster[2] == 1:
+        return Int32(0)
+    return cluster_rank(cluster) // (cluster[0] * cluster[1])
 
 
 class NonpersistentScheduler(DeviceValues):
@@ -105,7 +131,7 @@ class NonpersistentScheduler(DeviceValues):
         """By the scheduler warp: only a schedule whose first tile is claimed too has something to ask."""
 
     def initial_work(self) -> WorkTile:
-        return self.grid.work_tile(launched_cluster(self.grid.cluster))
+        return self.grid.only_work_tile(launched_cluster(self.grid.cluster))
 
     def note_work_started(self) -> None:
         """By the load warp of the first CTA at the start of each tile; what a throttled scheduler waits for."""

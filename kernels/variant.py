@@ -28,8 +28,11 @@ class Variant:
       pingpong: two consumer warpgroups on a tile each, in turns, instead of both on one.
       two_sm_mma: one MMA over the two CTAs of a pair (Blackwell).
       cluster_k: CTAs of a cluster that compute one tile, a part of k each (Hopper, `nonpersistent`).
+      ctas_per_sm: CTAs that an SM holds at once; each has its share of the shared memory and registers (Hopper).
       split_k: k may be cut into `split_k` parts, summed in a fixed order.
       operand_copies: `tma`, or `elements` for operands of any alignment.
+      chain_k_tiles: k tiles whose products the tensor core adds up before the sums are added, rounded to nearest, to
+        those of the tiles before; 0: all. It truncates, so that short chains are nearer to the exact sum (Hopper).
       output_copies: `tma`, or `elements` for a result of any alignment.
       record_stages: work records that may wait for slow readers (Blackwell, `clc`).
       traced: it writes down who computed which tile when (see kernels/tile_trace.py); never for products.
@@ -45,9 +48,11 @@ class Variant:
     pingpong: bool = False
     two_sm_mma: bool = False
     cluster_k: int = 1
+    ctas_per_sm: int = 1
     split_k: bool = False
     operand_copies: str = "tma"
     output_copies: str = "tma"
+    chain_k_tiles: int = 0
     record_stages: int = 3
     traced: bool = False
 
@@ -62,6 +67,8 @@ class Variant:
             *(["pingpong"] if self.pingpong else []),
             f"c{self.cluster[0]}x{self.cluster[1]}" + (f"x{self.cluster_k}" if self.cluster_k > 1 else ""),
             f"s{stages}" + (f"r{self.record_stages}" if self.record_stages != 3 else ""),
+            *([f"{self.ctas_per_sm}persm"] if self.ctas_per_sm > 1 else []),
+            *([f"chains{self.chain_k_tiles}"] if self.chain_k_tiles else []),
             *(["splitk"] if self.split_k else []),
             *(["elements"] if self.operand_copies == "elements" else []),
             *(["elementstore"] if self.output_copies != self.operand_copies else []),
