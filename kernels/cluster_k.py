@@ -38,12 +38,11 @@ class ClusterSums(DeviceValues):
       slices: as `slices_of` says; CTA r of the first ones gets slice r.
       values: float32 that a thread accumulates, by columns.
       threads: threads of a CTA that accumulate.
-      sharing_ctas: CTAs that compute the same part of k, of a tile each; they come one after the other in the ranks.
-      part: this CTA's part of k, whose slice is the one of that number.
+      rank: of this CTA in the cluster: the number of its part of k, and of its slice.
       thread: index among the threads.
     """
 
-    FIELDS = ("exchange", "full", "part", "place_in_part", "thread")
+    FIELDS = ("exchange", "full", "rank", "thread")
 
     def __init__(
         self,
@@ -54,8 +53,7 @@ class ClusterSums(DeviceValues):
         slices: int,
         values: int,
         threads: int,
-        sharing_ctas: int,
-        part: Int32,
+        rank: Int32,
         thread: Int32,
     ):
         self.exchange = exchange
@@ -65,11 +63,7 @@ class ClusterSums(DeviceValues):
         self.slices = slices
         self.values = values // slices
         self.threads = threads
-        self.sharing_ctas = sharing_ctas
-        self.part = part
-        self.place_in_part = Int32(0)
-        if sharing_ctas > 1:
-            self.place_in_part = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) % sharing_ctas
+        self.rank = rank
         self.thread = thread
 
     @staticmethod
@@ -91,9 +85,8 @@ class ClusterSums(DeviceValues):
         for slice_ in cutlass.range_constexpr(self.slices):
             for i in cutlass.range_constexpr(0, self.values, 4):
                 quad = [accumulator[slice_ * self.values + i + j] for j in range(4)]
-                target = slice_ * self.sharing_ctas + self.place_in_part
-                memory.send_quad(self.place(self.part, i), self.full, target, quad)
-        if self.part < self.slices:
+                memory.send_quad(self.place(self.rank, i), self.full, Int32(slice_), quad)
+        if self.rank < self.slices:
             barriers.wait(self.full, Int32(0))
             total.fill(0.0)
             for part in cutlass.range_constexpr(self.parts):

@@ -23,7 +23,7 @@ from kernels.load_pipeline import LoadPipeline
 from kernels.parameters import describe_parameters
 from kernels.raster import tiles_along
 from kernels.split_k import PartialSums
-from kernels.tile_scheduler import WorkGrid, cluster_part, cluster_rank
+from kernels.tile_scheduler import WorkGrid, cluster_rank
 from kernels.tma_copies import OperandTiles, coordinates, store_tensor_map
 from kernels.turns import Turns
 from kernels.variant import Variant
@@ -65,8 +65,8 @@ class Kernel:
             raise ValueError(f"{variant}: element copies cannot multicast")
         if variant.pingpong and (variant.split_k or variant.schedule == "nonpersistent"):
             raise ValueError(f"{variant}: ping-pong takes turns over many whole tiles of a worker")
-        plain = variant.schedule == "nonpersistent" and not self.loads_elements and self.tile_m <= 128
-        if variant.cluster_k > 1 and not plain:
+        plain = variant.schedule == "nonpersistent" and self.sharing_ctas == 1 and self.tile_m <= 128
+        if variant.cluster_k > 1 and (not plain or self.loads_elements):
             raise ValueError(f"{variant}: cluster_k is for one tile of TMA operands in each cluster")
         self.consumers = 2 if variant.pingpong or self.tile_m >= 128 else 1
         self.threads = WARPGROUP_THREADS * (1 + self.consumers)
@@ -93,7 +93,7 @@ class Kernel:
             raise ValueError(f"{variant}: {self.values} accumulators of a thread leave no registers for another CTA")
         if self.loads_elements:  # the producers hold what they load in registers
             self.producer_registers, self.consumer_registers = 232, 136
-        self.moves_registers = self.loads_elements or (self.consumers > 1 and self.values > FEW_ACCUMULATORS)
+        self.hands_over_registers = self.loads_elements or (self.consumers > 1 and self.values > FEW_ACCUMULATORS)
         self.uses_scratch = variant.split_k or variant.schedule == "dynamic" or variant.traced
         self.entry = self
         self.parameters: list[dict] = []
@@ -221,7 +221,6 @@ class Kernel:
             WARPGROUP_THREADS if self.loads_elements else 1,
             WARPGROUP_WARPS * self.warpgroups,
             self.sharing_ctas,
-            cluster_part(self.cluster) * self.sharing_ctas,
         )
         k_tiles = (k + self.tile_k - 1) // self.tile_k
         parts = Int32(1)
@@ -247,7 +246,7 @@ class Kernel:
                 cute.arch.setmaxregister_increase(self.producer_registers)
                 self.load_elements(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
             else:
-                if cutlass.const_expr(self.moves_registers):
+                if cutlass.const_expr(self.hands_over_registers):
                     cute.arch.setmaxregister_decrease(self.producer_registers)
                 if warp == LOAD_WARP:
                     self.load(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
@@ -261,7 +260,7 @@ class Kernel:
         else:
             if cutlass.const_expr(self.loads_elements):
                 cute.arch.setmaxregister_decrease(self.consumer_registers)
-            elif cutlass.const_expr(self.moves_registers):
+            elif cutlass.const_expr(self.hands_over_registers):
                 cute.arch.setmaxregister_increase(self.consumer_registers)
             self.multiply(scheduler, ring, k_tiles, stages_a, stages_b, slots, exchange, flags, scratch, arguments)
             self.finish(scheduler)
@@ -296,9 +295,9 @@ class Kernel:
             scheduler.end_for_the_other_warpgroup()
 
     def finish(self, scheduler) -> None:
-        """Peers that share operands leave together. Those that share a tile only have no more to do with a CTA that
-        has added up its sums."""
-        if self.variant.cluster_k == 1 or self.sharing_ctas > 1:
+        """Peers that share operands leave together. Those that share a tile have no more to do with a CTA that has
+        added up its sums."""
+        if self.variant.cluster_k == 1:
             scheduler.finish()
 
     def k_range(self, work, grid: WorkGrid, k_tiles: Int32) -> tuple[Int32, Int32]:
@@ -308,8 +307,8 @@ class Kernel:
             first = work.split * k_tiles // grid.split_k
             count = (work.split + 1) * k_tiles // grid.split_k - first
         if self.variant.cluster_k > 1:
-            part, parts = cluster_part(self.cluster), self.variant.cluster_k
-            begin, end = part * count // parts, (part + 1) * count // parts
+            rank, parts = cluster_rank(self.cluster), self.variant.cluster_k
+            begin, end = rank * count // parts, (rank + 1) * count // parts
             # A part without k tiles takes one past the end, which TMA fills with zeros.
             first = cutlass.select_(begin < end, first + begin, k_tiles)
             count = cutlass.select_(begin < end, end - begin, Int32(1))
@@ -325,10 +324,9 @@ class Kernel:
         place_m, place_n = rank % self.cluster_m, rank // self.cluster_m % self.cluster_n
         source_a, target_a = self.a_tiles.partition(map_a, stages_a, self.stages, (m, k, batches), place_n)
         source_b, target_b = self.b_tiles.partition(map_b, stages_b, self.stages, (n, k, batches), place_m)
-        # CTA rank is m + cluster_m * (n + cluster_n * part of k): A is shared along n, B along m.
-        first = cluster_part(self.cluster) * self.sharing_ctas
-        mask_a = cutlass.Int16(sum(1 << (self.cluster_m * i) for i in range(self.cluster_n)) << (first + place_m))
-        mask_b = cutlass.Int16(((1 << self.cluster_m) - 1) << (first + place_n * self.cluster_m))
+        # CTA rank is m + cluster_m * n: A is shared along n, B along m.
+        mask_a = cutlass.Int16(sum(1 << (self.cluster_m * i) for i in range(self.cluster_n)) << place_m)
+        mask_b = cutlass.Int16(((1 << self.cluster_m) - 1) << (place_n * self.cluster_m))
         state = ring.producer_state()
         work = scheduler.initial_work()
         while work.is_valid:
@@ -404,7 +402,7 @@ class Kernel:
         if cutlass.const_expr(self.variant.split_k):
             sharer = part
             if self.variant.cluster_k > 1:
-                sharer = sharer * self.slices + cluster_part(self.cluster)
+                sharer = sharer * self.slices + cluster_rank(self.cluster)
             partial = PartialSums(
                 scratch + self.facts["scratch"]["counter_bytes"] - split_k.COUNTER_BYTES,
                 scheduler.grid,
@@ -417,7 +415,7 @@ class Kernel:
 
         sums, first_slice, holds = None, Int32(0), True
         if cutlass.const_expr(self.variant.cluster_k > 1):
-            first_slice = cluster_part(self.cluster)
+            first_slice = cluster_rank(self.cluster)
             holds = first_slice < self.slices
             place = warpgroup_index * WARPGROUP_THREADS + thread
             sums = ClusterSums(
@@ -428,7 +426,6 @@ class Kernel:
                 self.slices,
                 self.values,
                 self.consumers * WARPGROUP_THREADS,
-                self.sharing_ctas,
                 first_slice,
                 place,
             )

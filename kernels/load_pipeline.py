@@ -23,11 +23,10 @@ class LoadPipeline(DeviceValues):
         write the stages themselves.
       producer_threads: threads that arrive when a stage is full.
       consumer_warps: warps of one CTA that read each stage.
-      cluster_size: CTAs of the cluster that share operands.
-      first_rank: the first of them.
+      cluster_size: CTAs of the cluster.
     """
 
-    FIELDS = ("full", "empty", "first_rank")
+    FIELDS = ("full", "empty")
 
     def __init__(
         self,
@@ -37,7 +36,6 @@ class LoadPipeline(DeviceValues):
         producer_threads: int,
         consumer_warps: int,
         cluster_size: int,
-        first_rank: Int32,
     ):
         self.full = storage
         self.empty = storage + stages
@@ -46,7 +44,6 @@ class LoadPipeline(DeviceValues):
         self.producer_threads = producer_threads
         self.consumer_warps = consumer_warps
         self.cluster_size = cluster_size
-        self.first_rank = first_rank
 
     def initialise(self) -> None:
         """One thread; a barrier of the cluster must follow before anyone uses the ring."""
@@ -83,7 +80,7 @@ class LoadPipeline(DeviceValues):
 
     @cute.jit
     def release(self, index: Int32):
-        """A consumer warp: this stage has been read. Lane r tells the CTA number r of those that share it."""
+        """A consumer warp: this stage has been read. Lane r tells CTA r of the cluster."""
         lane = cute.arch.lane_idx()
         if lane < self.cluster_size:
             if cutlass.const_expr(self.cluster_size == 1):
@@ -91,4 +88,4 @@ class LoadPipeline(DeviceValues):
             else:
                 # The multiplications that read the stage, done by now, come before the peer's next copy into it.
                 barriers.fence_release_shared()
-                barriers.arrive_at(self.empty + index, self.first_rank + lane)
+                barriers.arrive_at(self.empty + index, lane)

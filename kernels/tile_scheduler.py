@@ -109,13 +109,6 @@ def cluster_rank(cluster: tuple[int, ...]) -> Int32:
     return cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
 
 
-def cluster_part(cluster: tuple[int, ...]) -> Int32:
-    """This CTA's part of k among those that share its tile."""
-    if len(cluster) < 3 or cluster[2] == 1:
-        return Int32(0)
-    return cluster_rank(cluster) // (cluster[0] * cluster[1])
-
-
 class NonpersistentScheduler(DeviceValues):
     """One cluster per cluster tile: the first tile is the only one."""
 

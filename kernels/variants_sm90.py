@@ -54,33 +54,40 @@ NONPERSISTENT = [
 ]
 
 # Few tiles and long k: parts of k are separate work. Wide tiles read less; clusters add their parts up on chip first,
-# so that fewer sums meet in global memory.
+# so that fewer sums meet in global memory. Results of 32 bits show where the tensor core truncates: chains of k tiles.
 LONG_K = [
     *(hopper(BF16, majors, (128, 256), (2, 1), split_k=True) for majors in MAJORS),
     *(
         hopper(dtypes, majors, tile, (1, 1), "nonpersistent", cluster_k=4, split_k=True)
-        for dtypes, tiles in ((BF16, ((128, 256), (128, 128), (64, 64))), (F16, ((128, 128),)))
+        for dtypes, tiles in ((BF16, ((128, 128), (64, 64))), (F16, ((128, 128),)))
         for tile in tiles
+        for majors in MAJORS
+    ),
+    *(
+        hopper(dtypes, majors, (128, 128), (1, 1), "nonpersistent", cluster_k=2, split_k=True, chain_k_tiles=2)
+        for dtypes in (BF16_TO_F32, F16_TO_F32)
         for majors in MAJORS
     ),
 ]
 
 # Thin problems are bound by the copy of the wide operand: many stages, a narrow tile, and enough CTAs to fill the
-# memory's bandwidth, by parts of k in a cluster where n is short, by split-K where n leaves a bad last wave.
+# memory's bandwidth: by parts of k in a cluster where n is short, by split-K where n leaves a bad last wave, by two
+# CTAs on an SM, of which one copies while the other starts or stores.
 THIN = [
     *(
-        hopper(dtypes, majors, (128, width), (1, 1), "nonpersistent", cluster_k=parts)
+        hopper(dtypes, majors, (64, 16), (1, 1), "nonpersistent", cluster_k=2, ctas_per_sm=2)
         for dtypes in (BF16, F16)
         for majors in TRANSPOSED
-        for width in (16, 64)
-        for parts in ((1, 2, 4) if dtypes == BF16 else (2, 4))
     ),
-    *(hopper(BF16, majors, (128, width), split_k=True) for majors in TRANSPOSED for width in (16, 64)),
+    *(hopper(BF16, majors, (128, width), (1, 1), "nonpersistent") for majors in TRANSPOSED for width in (16, 64)),
     *(
-        hopper(BF16, majors, (128, 128), (1, 1), "nonpersistent", cluster_k=parts)
-        for majors in ("kkn", "knn")
-        for parts in (2, 4)
+        hopper(dtypes, majors, (128, 64), (1, 1), "nonpersistent", cluster_k=2)
+        for dtypes in (BF16, F16)
+        for majors in TRANSPOSED
     ),
+    *(hopper(BF16, majors, (64, 128), (1, 1), "nonpersistent", cluster_k=2) for majors in TRANSPOSED),
+    *(hopper(BF16, majors, (128, 64), split_k=True) for majors in TRANSPOSED),
+    *(hopper(BF16, majors, (128, 128), (1, 1), "nonpersistent", cluster_k=2) for majors in ("kkn", "knn")),
 ]
 
 # What TMA cannot address. `elements`: operands of any alignment, for pointers that turn out unaligned at run time, so

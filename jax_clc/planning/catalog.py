@@ -71,7 +71,7 @@ class Kernel:
         return (
             self.family, self.a_dtype, self.b_dtype, self.accumulator_dtype, self.out_dtype, self.a_major, self.b_major,
             self.d_major, self.cta_tile, self.cluster, self.cluster_k, self.two_sm_mma, self.pingpong, self.epilogue,
-            self.split_k, self.tensor_map_operands,
+            self.ctas_per_sm, self.split_k, self.tensor_map_operands,
         )  # fmt: skip
 
     @property

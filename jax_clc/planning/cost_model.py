@@ -83,7 +83,7 @@ def k_step_us(kernel: Kernel, sizes: KernelSizes, device: DeviceModel, costs: Co
     if not {"a", "b"} <= kernel.tensor_map_operands:
         share *= costs.element_copy_share_of_l2
     load_us = loaded / (share * device.l2_tb_per_s / device.sm_count * 1e6)
-    return max(mma_us, load_us) * kernel.ctas_per_sm
+    return max(mma_us, load_us)
 
 
 def memory_bytes(kernel: Kernel, sizes: KernelSizes, device: DeviceModel, resident: int, group: int, along: int) -> int:
@@ -150,13 +150,16 @@ def estimate(
         traffic = memory_bytes(kernel, sizes, device, resident, group, along)
 
     k_steps = max(1, -(-sizes.k // (tile_k * split_k * kernel.cluster_k)))
-    tile_us = k_steps * k_step_us(kernel, sizes, device, costs)
+    # CTAs that an SM holds share its tensor cores and its way to L2; few of them get an SM each.
+    ctas = min(kernel.ctas_per_sm, -(-work_items * kernel.cluster_size // device.sm_count))
+    tile_us = k_steps * k_step_us(kernel, sizes, device, costs) * max(1, ctas)
     epilogue_us = costs.epilogue_fixed_us + tile_m * tile_n * sizes.out_bytes / costs.sm_store_bytes_per_us
     if kernel.cluster_k > 1:
         epilogue_us += costs.cluster_k_us
     if "d" not in kernel.tensor_map_operands:
         tile_us += costs.element_store_us
     tile_us += costs.schedule_us_per_tile.get(kernel.schedule, 0.0)
+    first_us = tile_us  # of a cluster's first tile: its start is the grid's
     if kernel.schedule == "nonpersistent":
         tile_us += epilogue_us + costs.cta_start_us
     elif kernel.family == "sm_90a" and not kernel.pingpong:
@@ -164,7 +167,11 @@ def estimate(
         tile_us += costs.epilogue_fixed_us
     if kernel.schedule in ("dynamic", "clc"):
         tile_us = max(tile_us, costs.request_us)
-    mainloop_us = -(-work_items // resident) * tile_us + epilogue_us
+    waves = -(-work_items // resident)
+    if kernel.schedule == "nonpersistent":
+        mainloop_us = first_us + (waves - 1) * tile_us + epilogue_us
+    else:
+        mainloop_us = waves * tile_us + epilogue_us
     memory_us = traffic / (costs.memory_efficiency * device.memory_tb_per_s * 1e6)
     longer, shorter = max(mainloop_us, memory_us), min(mainloop_us, memory_us)
     total_us = costs.launch_us + longer + costs.unhidden_share * shorter

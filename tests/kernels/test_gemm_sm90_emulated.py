@@ -31,10 +31,13 @@ DYNAMIC_PINGPONG = turns(BF16, "kkn", "dynamic")
 SPLIT_K = hopper(BF16, "mnn", (128, 256), (2, 1), split_k=True)
 CLUSTER_K = hopper(BF16, "mkm", (128, 64), (1, 1), "nonpersistent", cluster_k=4)
 SPLIT_IN_CLUSTERS = hopper(BF16, "knn", (64, 64), (1, 1), "nonpersistent", cluster_k=4, split_k=True)
+TWO_ON_AN_SM = hopper(BF16, "mkm", (64, 16), (1, 1), "nonpersistent", cluster_k=2, ctas_per_sm=2)
+CHAINS = hopper(BF16_TO_F32, "mkn", (128, 128), (1, 1), "nonpersistent", cluster_k=2, split_k=True, chain_k_tiles=2)
 ELEMENTS = hopper(BF16_TO_F32, "mkn", (128, 128), operand_copies="elements", output_copies="elements")
 ELEMENT_STORE = turns(BF16, "kkn", output_copies="elements")
 REPRESENTATIVES = [
-    COOPERATIVE, DYNAMIC, PINGPONG, DYNAMIC_PINGPONG, SPLIT_K, CLUSTER_K, SPLIT_IN_CLUSTERS, ELEMENTS, ELEMENT_STORE
+    COOPERATIVE, DYNAMIC, PINGPONG, DYNAMIC_PINGPONG, SPLIT_K, CLUSTER_K, SPLIT_IN_CLUSTERS, TWO_ON_AN_SM, CHAINS,
+    ELEMENTS, ELEMENT_STORE,
 ]  # fmt: skip
 
 
@@ -81,7 +84,7 @@ def test_results_of_any_size_and_alignment_are_written_once(variant):
         run(variant, Problem(m, n, 9 * unit, 2), seed)
 
 
-@pytest.mark.parametrize("variant", [SPLIT_K, CLUSTER_K, SPLIT_IN_CLUSTERS], ids=name)
+@pytest.mark.parametrize("variant", [SPLIT_K, CLUSTER_K, SPLIT_IN_CLUSTERS, TWO_ON_AN_SM, CHAINS], ids=name)
 def test_parts_of_k_give_the_same_bits_in_any_order(variant):
     """Inputs whose sums round: a sum in another order would show."""
     built = the(variant)
