@@ -71,8 +71,8 @@ LONG_K = [
 ]
 
 # Thin problems are bound by the copy of the wide operand: many stages, a narrow tile, and enough CTAs to fill the
-# memory's bandwidth: by parts of k in a cluster where n is short, by split-K where n leaves a bad last wave, by two
-# CTAs on an SM, of which one copies while the other starts or stores.
+# memory's bandwidth: by parts of k in a cluster where n is short, by two CTAs on an SM, of which one
+# copies while the other starts or stores.
 THIN = [
     *(
         hopper(dtypes, majors, (64, 16), (1, 1), "nonpersistent", cluster_k=2, ctas_per_sm=2)
@@ -86,7 +86,6 @@ THIN = [
         for majors in TRANSPOSED
     ),
     *(hopper(BF16, majors, (64, 128), (1, 1), "nonpersistent", cluster_k=2) for majors in TRANSPOSED),
-    *(hopper(BF16, majors, (128, 64), split_k=True) for majors in TRANSPOSED),
     *(hopper(BF16, majors, (128, 128), (1, 1), "nonpersistent", cluster_k=2) for majors in ("kkn", "knn")),
 ]
 
