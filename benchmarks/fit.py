@@ -24,7 +24,7 @@ from jax_clc.planning.catalog import Kernel
 from jax_clc.planning.cost_parameters import CostParameters, parameters, tile_class
 from jax_clc.planning.device_model import REFERENCE_DEVICES
 from jax_clc.planning.problem import GemmProblem
-from jax_clc.planning.tuned_choices import TABLE_FORMAT
+from jax_clc.planning.tuned_choices import TABLE_FORMAT, table_row
 
 TUNED_FOLDER = Path(planner.__file__).parent / "tuned"
 STEPS = (1.3, 1 / 1.3, 1.1, 1 / 1.1, 1.03, 1 / 1.03)
@@ -55,6 +55,7 @@ class Measured:
     kernel: Kernel
     raster: tuple[int, int]
     split_k: int
+    k_parts: int
     us: float
 
 
@@ -68,15 +69,16 @@ def measurements(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, list[Measured
             if kernel is not None:
                 raster = (c["raster_group"], c["raster_along"])
                 found.setdefault(row["key"], []).append(
-                    Measured(called, kernel, raster, c["split_k"], c["measured_us"])
+                    Measured(called, kernel, raster, c["split_k"], c.get("k_parts", 1), c["measured_us"])
                 )
     return found
 
 
 def predicted_us(one: Measured, costs: CostParameters) -> float:
     device = REFERENCE_DEVICES[one.kernel.family]
-    found = cost_model.estimate(one.kernel, one.problem, device, split_k=one.split_k, raster=one.raster, costs=costs)
-    return found.total_us
+    called = one.problem.in_parts_of_k(one.k_parts)
+    found = cost_model.estimate(one.kernel, called, device, split_k=one.split_k, raster=one.raster, costs=costs)
+    return found.total_us + cost_model.parts_us(one.problem, one.k_parts, device, costs)
 
 
 def loss(groups: Mapping[str, Sequence[Measured]], costs: CostParameters) -> float:
@@ -133,8 +135,7 @@ def table(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
         limit = shipped[0]["measured_us"] * (1 + DYNAMIC_TIE)
         tied = [c for c in shipped if c["measured_us"] <= limit]
         best = next((c for c in tied if "dynamic" in c["kernel"]), shipped[0])
-        names = ("kernel", "raster_group", "raster_along", "split_k", "measured_us")
-        choices[row["key"]] = {name: best[name] for name in names}
+        choices[row["key"]] = table_row(best)
     found = sweeps[0]["environment"]
     return {
         "format": TABLE_FORMAT, "device": found["device"], "family": family, "date": found["date"],

@@ -22,7 +22,7 @@ from jax_clc.bench.race import Effort
 from jax_clc.bench.sweep import sweep
 from jax_clc.cli.progress import ProgressLine
 from jax_clc.planning import plan
-from jax_clc.planning.tuned_choices import problem_key
+from jax_clc.planning.tuned_choices import problem_key, way_of
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -69,11 +69,11 @@ def main(argv: list[str] | None = None) -> int:
         finally:
             line.finish()
         chosen = plan(problem)
-        auto = chosen.choices[family]
+        kernel, group, along, split_k, k_parts = chosen.way(family)
         content["rows"].append({
             "set": name, **data, "key": problem_key(chosen.problem), **found,
-            "auto": {"kernel": auto.kernel, "raster_group": auto.raster_group, "raster_along": auto.raster_along,
-                     "split_k": auto.split_k},
+            "auto": {"kernel": kernel, "raster_group": group, "raster_along": along, "split_k": split_k,
+                     "k_parts": k_parts},
         })  # fmt: skip
         write(args.out, content)
     write(args.out, content)
@@ -83,8 +83,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def auto_loss(row: dict[str, Any]) -> float | None:
     """What `auto` loses against the best candidate, as a share; None if its choice was not among those measured."""
-    names = ("kernel", "raster_group", "raster_along", "split_k")
-    own = next((c for c in row["candidates"] if all(c[n] == row["auto"][n] for n in names)), None)
+    own = next((c for c in row["candidates"] if way_of(c) == way_of(row["auto"])), None)
     return None if own is None else own["measured_us"] / row["candidates"][0]["measured_us"] - 1
 
 

@@ -150,9 +150,10 @@ def _program(view: GemmView, plan: GemmPlan, out: Any) -> Callable[[jax.Array, j
     rows: dict[str, int] = {operand: row for operand, row in plan.pads.items()}
     laid = {name: _grown(getattr(view, name), rows.get(name)) for name in "abd"}
     strides = {f"{name}_strides": np.array(laid[name].strides(view.batch), np.int64) for name in "abd"}
-    attributes = {**plan.attributes(), **strides}
+    attributes = {**plan.attributes(), **(strides if plan.k_parts == 1 else {})}
     direct = laid["d"] == view.d and view.d.permutation is None
-    d_type = jax.ShapeDtypeStruct(out.shape if direct else laid["d"].shape, out.dtype)
+    d_shape, parts = out.shape if direct else laid["d"].shape, plan.k_parts
+    d_type = jax.ShapeDtypeStruct(d_shape if parts == 1 else (parts, *d_shape), plan.called.out_dtype)
     scratch_type = jax.ShapeDtypeStruct((plan.scratch_bytes,), jnp.uint8)
 
     def program(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -161,6 +162,8 @@ def _program(view: GemmView, plan: GemmPlan, out: Any) -> Callable[[jax.Array, j
         d, _ = jax.ffi.ffi_call(native.TARGET, (d_type, scratch_type), vmap_method="sequential")(
             first, second, **attributes
         )
+        if parts > 1:
+            d = functools.reduce(jnp.add, (d[part] for part in range(parts))).astype(out.dtype)
         if direct:
             return d
         d = lax.slice(d, (0,) * d.ndim, view.d.shape)

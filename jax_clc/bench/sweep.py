@@ -18,50 +18,71 @@ from jax_clc.bench.device_timer import Timer
 from jax_clc.bench.measure import Progress
 from jax_clc.bench.operands import Product, on_stored, random_sets, sets_beyond_l2
 from jax_clc.bench.race import Effort, race
-from jax_clc.planning import GemmProblem, catalog, constraints, planner
-from jax_clc.planning.device_model import REFERENCE_DEVICES
-from jax_clc.planning.tuned_choices import TunedChoice, forcing
+from jax_clc.planning import GemmProblem, catalog, constraints, cost_model, planner
+from jax_clc.planning.device_model import REFERENCE_DEVICES, DeviceModel
+from jax_clc.planning.tuned_choices import TunedChoice, Way, forcing
 
 RASTERS = ((8, 0), (8, 1), (4, 0))
 IN_EVERY_RASTER = 6
 """So many of the best candidates are tried in all of `RASTERS`, where there is more than one wave."""
 SPLITS_EACH = 2
 """Split-K factors of one kernel that are tried, the best by the model."""
+IN_PARTS = 4
+"""Ways to compute k in parts that XLA adds up, where there are few tiles."""
 COMPILE_THREADS = max(1, min(8, (os.cpu_count() or 1) - 1))
 
 
 def candidate_choices(
     problem: GemmProblem, family: str, most: int, rasters: Sequence[tuple[int, int]] = RASTERS
 ) -> list[TunedChoice]:
-    """Ways to run `problem`, as it is called, on `family`: the `most` best by the model, each with its best raster.
+    """Ways to run `problem`, after padding, on `family`: the `most` best by the model, each with its best raster.
 
-    The best of them are added with the other `rasters`, and what `auto` takes. Kernels that store element by element
-    are left out where others fit, which are never slower. `measured_us` holds the prediction.
+    The best of them are added with the other `rasters`, the best in parts of k, and what `auto` takes. Kernels that
+    store element by element are left out where others fit, which are never slower. `measured_us` holds the prediction.
     """
     device = REFERENCE_DEVICES[family]
+    found: dict[Way, TunedChoice] = {}
+
+    def enter(way: Way, us: float) -> None:
+        kernel, group, along, split_k, parts = way
+        found.setdefault(way, TunedChoice(kernel, group, along, split_k, us, device.name, "sweep", parts))
+
+    def add(candidate: planner.Candidate, raster: tuple[int, int], parts: int = 1) -> None:
+        us = candidate.estimate.total_us + cost_model.parts_us(problem, parts, device)
+        enter((candidate.kernel.name, *raster, candidate.split_k, parts), us)
+
+    for place, candidate in enumerate(_ranked(problem, device)[:most]):
+        own = (candidate.estimate.raster_group, candidate.estimate.raster_along)
+        others = rasters if place < IN_EVERY_RASTER and candidate.estimate.waves > 1 else ()
+        for raster in dict.fromkeys([own, *others]):
+            add(candidate, raster)
+    in_parts = [
+        (candidate.estimate.total_us + cost_model.parts_us(problem, parts, device), parts, place, candidate)
+        for parts in planner.parts_of_k(problem)
+        for place, candidate in enumerate(_ranked(problem.in_parts_of_k(parts), device)[:IN_PARTS])
+    ]
+    for _, parts, _, candidate in sorted(in_parts)[:IN_PARTS]:
+        add(candidate, (candidate.estimate.raster_group, candidate.estimate.raster_along), parts)
+    made = planner.plan(problem, devices=[device])
+    if family in made.choices:
+        enter(made.way(family), made.choices[family].predicted_us)
+    return list(found.values())
+
+
+def _ranked(called: GemmProblem, device: DeviceModel) -> list[planner.Candidate]:
+    """Candidates for the problem as a kernel is called, best first, without those of `candidate_choices` left out."""
     fits = [
-        kernel for kernel in catalog.kernels(family)
-        if constraints.first_failure(kernel, problem, constraints.PROBLEM_CONSTRAINTS) is None
+        kernel for kernel in catalog.kernels(device.family)
+        if constraints.first_failure(kernel, called, constraints.PROBLEM_CONSTRAINTS) is None
     ]  # fmt: skip
     fits = [kernel for kernel in fits if "d" in kernel.tensor_map_operands] or fits
     splits: collections.Counter[str] = collections.Counter()
     ranked = []
-    for candidate in planner.candidates(problem, device, fits):
+    for candidate in planner.candidates(called, device, fits):
         splits[candidate.kernel.name] += 1
         if splits[candidate.kernel.name] <= SPLITS_EACH:
             ranked.append(candidate)
-    found: dict[tuple[str, int, int, int], TunedChoice] = {}
-    for place, candidate in enumerate(ranked[:most]):
-        own = (candidate.estimate.raster_group, candidate.estimate.raster_along)
-        others = rasters if place < IN_EVERY_RASTER and candidate.estimate.waves > 1 else ()
-        for group, along in dict.fromkeys([own, *others]):
-            key = (candidate.kernel.name, group, along, candidate.split_k)
-            found[key] = TunedChoice(*key, candidate.estimate.total_us, device.name, "sweep")
-    auto = planner.plan(problem, devices=[device]).choices.get(family)
-    if auto is not None:
-        key = (auto.kernel, auto.raster_group, auto.raster_along, auto.split_k)
-        found.setdefault(key, TunedChoice(*key, auto.predicted_us, device.name, "sweep"))
-    return list(found.values())
+    return ranked
 
 
 def forced(
@@ -106,7 +127,7 @@ def sweep(
         compiled = [threads.submit(forced, problem, called, family, choice, sets[0]) for choice in choices]
     check = ExactCheck(problem)
     for index, (choice, product) in enumerate(zip(choices, compiled, strict=True)):
-        name = f"{choice.kernel} {choice.raster_group}/{choice.raster_along} {choice.split_k}"
+        name = f"{choice.kernel} {choice.raster_group}/{choice.raster_along} {choice.split_k} {choice.k_parts}"
         progress(f"check {index + 1} of {len(choices)}")
         try:
             check(name, product.result())
@@ -119,6 +140,7 @@ def sweep(
         {
             "kernel": by_name[name].kernel, "raster_group": by_name[name].raster_group,
             "raster_along": by_name[name].raster_along, "split_k": by_name[name].split_k,
+            "k_parts": by_name[name].k_parts,
             "predicted_us": round(by_name[name].measured_us, 2), "measured_us": round(timings[name].median_us, 2),
             "spread_us": round(timings[name].q3_us - timings[name].q1_us, 2),
         }

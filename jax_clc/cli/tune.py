@@ -53,19 +53,15 @@ def main(args: argparse.Namespace) -> int:
             print(f"WRONG, not entered: {name}: {reason}")
         if not found["candidates"]:
             continue
-        best, predicted = found["candidates"][0], plan(problem).choices[family]
-        now = next((c["measured_us"] for c in found["candidates"] if _same(c, predicted)), None)
-        enter(table, plan(problem).problem, best)
+        best, present = found["candidates"][0], plan(problem)
+        way = present.way(family)
+        now = next((c["measured_us"] for c in found["candidates"] if tuned_choices.way_of(c) == way), None)
+        enter(table, present.problem, best)
         gain = "" if now is None else f", {100 * (now / best['measured_us'] - 1):.1f}% faster than the present choice"
         print(f"{m} x {n} x {k}: {best['measured_us']:.1f} us{gain}\n  {best['kernel']}")
         args.table.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     print(f"written: {args.table}\nuse it: export {tuned_choices.TUNED_VARIABLE}={args.table.resolve()}")
     return status
-
-
-def _same(candidate: dict[str, Any], choice: Any) -> bool:
-    names = ("kernel", "raster_group", "raster_along", "split_k")
-    return all(candidate[name] == getattr(choice, name) for name in names)
 
 
 def read_or_start(path: Path, device: str, family: str) -> dict[str, Any]:
@@ -80,5 +76,4 @@ def read_or_start(path: Path, device: str, family: str) -> dict[str, Any]:
 
 def enter(table: dict[str, Any], problem: Any, candidate: dict[str, Any]) -> None:
     """Adds a measured candidate as the choice for `problem`."""
-    names = ("kernel", "raster_group", "raster_along", "split_k", "measured_us")
-    table["choices"][tuned_choices.problem_key(problem)] = {name: candidate[name] for name in names}
+    table["choices"][tuned_choices.problem_key(problem)] = tuned_choices.table_row(candidate)

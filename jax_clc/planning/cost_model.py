@@ -186,6 +186,14 @@ def estimate(
     return Estimate(total_us, tile_us, mainloop_us, memory_us, traffic, work_items, resident, group, along)
 
 
+def parts_us(problem: GemmProblem, parts: int, device: DeviceModel, costs: CostParameters | None = None) -> float:
+    """Adding up the results of `parts` parts of k, as a kernel of its own, mostly from L2."""
+    if parts == 1:
+        return 0.0
+    nbytes = problem.m * problem.n * (parts * dtype_bytes(problem.accumulator_dtype) + dtype_bytes(problem.out_dtype))
+    return (costs or parameters(device.family)).launch_us + nbytes / (device.l2_tb_per_s / 2 * 1e6)
+
+
 def copy_us(nbytes: int, device: DeviceModel) -> float:
     """A copy that reads and writes `nbytes`, as its own kernel: what padding an operand costs."""
     return parameters(device.family).launch_us + 2 * nbytes / (device.memory_tb_per_s * 1e6)

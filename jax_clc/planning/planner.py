@@ -17,6 +17,11 @@ from jax_clc.planning.scratch import scratch_bytes
 from jax_clc.schedule.choose import choose_schedule
 
 SPLIT_K_FACTORS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
+K_PARTS = (4, 8, 16, 32, 64)
+LONG_K = 32
+"""k of so many times m and n at least is worth computing in parts that XLA adds up."""
+LEAST_K_OF_A_PART = 2048
+MOST_PARTIAL_ELEMENTS = 1 << 22  # of all parts, which should be found in L2
 MAX_NAMES_IN_ERROR = 6
 
 
@@ -79,8 +84,12 @@ def _plan(
 
     best: GemmPlan | None = None
     best_rank: tuple[int, int, float] | None = None
-    for pads in _pad_sets(problem):
-        called, rows = _apply_pads(problem, pads)
+    ways = [(pads, 1) for pads in _pad_sets(problem)]
+    if not pinned and not sm_limit:
+        ways += [((), parts) for parts in parts_of_k(problem)]
+    for pads, parts in ways:
+        padded, rows = _apply_pads(problem, pads)
+        called = padded.in_parts_of_k(parts)
         choices: dict[str, KernelChoice] = {}
         unserved: dict[str, str] = {}
         measured, predicted_us = 0, 0.0
@@ -91,16 +100,17 @@ def _plan(
                 need = constraints.unmet_need(called, checks, failures) if failures else "ships"
                 unserved[device.family] = f"no kernel for {device.family} {need}"
                 continue
-            tuned = None if pinned or sm_limit else _tuned(called, fits, device, tables)
+            tuned = None if pinned or sm_limit else _tuned(padded, parts, fits, device, tables)
             choice = tuned or _choose(called, fits, device, schedule, sm_limit)
             choices[device.family] = choice
             measured += tuned is not None
-            # A measured time has the copies in it.
-            predicted_us += choice.predicted_us + (_pads_us(problem, pads, device) if tuned is None else 0.0)
+            predicted_us += choice.predicted_us
+            if tuned is None:  # a measured time has it all
+                predicted_us += _pads_us(problem, pads, device) + cost_model.parts_us(problem, parts, device)
         rank = (-len(choices), -measured, predicted_us)
         if best_rank is None or rank < best_rank:
             best_rank = rank
-            best = GemmPlan(called, choices, None, rows, sm_limit, unserved)
+            best = GemmPlan(padded, choices, None, rows, sm_limit, unserved, parts)
     assert best is not None, "_pad_sets gives the empty set at least"
     if best.choices:
         return best
@@ -125,6 +135,17 @@ def candidates(
     return sorted(found, key=lambda candidate: candidate.rank)
 
 
+def parts_of_k(problem: GemmProblem) -> list[int]:
+    """Numbers of parts that few tiles with a long k may be computed in, as a batch that XLA adds up."""
+    if problem.batch != 1 or problem.k < LONG_K * max(problem.m, problem.n):
+        return []
+    return [
+        parts for parts in K_PARTS
+        if problem.k % parts == 0 and problem.k // parts >= LEAST_K_OF_A_PART
+        and parts * problem.m * problem.n <= MOST_PARTIAL_ELEMENTS
+    ]  # fmt: skip
+
+
 def _split_factors(kernel: Kernel, problem: GemmProblem) -> list[int]:
     """1, and for a split-K kernel the factors that leave no part without a K block."""
     if not kernel.split_k:
@@ -134,12 +155,14 @@ def _split_factors(kernel: Kernel, problem: GemmProblem) -> list[int]:
 
 
 def _tuned(
-    problem: GemmProblem, fits: Sequence[Kernel], device: DeviceModel, tables: tuned_choices.Tables
+    whole: GemmProblem, parts: int, fits: Sequence[Kernel], device: DeviceModel, tables: tuned_choices.Tables
 ) -> KernelChoice | None:
-    """The measured choice for this problem, if there is one and its kernel still ships and fits."""
-    tuned = tables.find(device, problem)
-    kernel = None if tuned is None else next((k for k in fits if k.name == tuned.kernel), None)
-    if tuned is None or kernel is None or tuned.split_k not in _split_factors(kernel, problem):
+    """The measured choice for this problem, if it is to compute k in so many parts, and its kernel ships and fits."""
+    tuned, problem = tables.find(device, whole), whole.in_parts_of_k(parts)
+    if tuned is None or tuned.k_parts != parts:
+        return None
+    kernel = next((k for k in fits if k.name == tuned.kernel), None)
+    if kernel is None or tuned.split_k not in _split_factors(kernel, problem):
         return None
     found = cost_model.estimate(
         kernel, problem, device, split_k=tuned.split_k, raster=(tuned.raster_group, tuned.raster_along)

@@ -165,6 +165,23 @@ class GemmProblem:
         strides = {f"{operand}_strides": new_strides}
         return dataclasses.replace(self, **strides), row  # type: ignore[arg-type]
 
+    def in_parts_of_k(self, parts: int) -> GemmProblem:
+        """The batched problem whose results add up to this one's: a part of k each, read where it lies, not rounded.
+
+        For one product whose k the number of parts divides.
+        """
+        if parts == 1:
+            return self
+        k = self.k // parts
+        steps = {
+            name: k if major == "k" else k * strides[1]
+            for name, major, strides in (("a", self.a_major, self.a_strides), ("b", self.b_major, self.b_strides))
+        }
+        return dataclasses.replace(
+            self, batch=parts, k=k, out_dtype=self.accumulator_dtype, a_strides=(steps["a"], self.a_strides[1]),
+            b_strides=(steps["b"], self.b_strides[1]), d_strides=(self.m * self.n, self.n),
+        )  # fmt: skip
+
     @property
     def sizes_text(self) -> str:
         """`4096 x 4096 x 4096 (m x n x k)`, with the batch before it if there is one."""

@@ -40,9 +40,10 @@ class KernelChoice:
 class GemmPlan:
     """How one product runs: a kernel for each GPU family, or the reason why `lax.dot_general` runs it.
 
-    `problem` is the product as the kernel is called: where `pads` names an operand, its strides are those of the
-    padded copy. `pads` maps an operand to the row length in elements that the caller gives it first (`a`, `b`: copied
-    into rows of that length; `d`: the result has such rows and is sliced after).
+    `problem` is the product after padding: where `pads` names an operand, its strides are those of the padded copy.
+    `pads` maps an operand to the row length in elements that the caller gives it first (`a`, `b`: copied into rows of
+    that length; `d`: the result has such rows and is sliced after). `k_parts` above 1: the kernel is called for so many
+    parts of k, as a batch, and XLA adds up.
     """
 
     problem: GemmProblem
@@ -52,6 +53,17 @@ class GemmPlan:
     sm_limit: int = 0
     unserved: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Families that no kernel of this plan serves, with the reason."""
+    k_parts: int = 1
+
+    @property
+    def called(self) -> GemmProblem:
+        """The product as the kernel is called."""
+        return self.problem.in_parts_of_k(self.k_parts)
+
+    def way(self, family: str) -> tuple[str, int, int, int, int]:
+        """What the plan has a family do, as `tuned_choices.Way`."""
+        choice = self.choices[family]
+        return choice.kernel, choice.raster_group, choice.raster_along, choice.split_k, self.k_parts
 
     @property
     def scratch_bytes(self) -> int:
@@ -62,7 +74,7 @@ class GemmPlan:
         """The attributes of the `jax_clc.gemm.v1` custom call. Raises ValueError where no kernel serves."""
         if self.fallback_reason is not None:
             raise ValueError(f"no kernel serves {self.problem}: {self.fallback_reason}")
-        problem, choices = self.problem, list(self.choices.values())
+        problem, choices = self.called, list(self.choices.values())
         return {
             "abi": np.int64(ABI),
             "l": np.int64(problem.batch),
@@ -89,6 +101,8 @@ class GemmPlan:
         for operand, row in self.pads.items():
             what = "the result is written in" if operand == "d" else f"{operand} is first copied to"
             lines += _field("pad", f"{what} rows of {row} elements")
+        if self.k_parts > 1:
+            lines += _field("parts", f"k in {self.k_parts} parts, a batch of float32 results that XLA adds up in order")
         if self.sm_limit:
             lines += _field("SM limit", str(self.sm_limit))
         for family, choice in self.choices.items():

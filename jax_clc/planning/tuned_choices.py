@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from jax_clc.planning.device_model import REFERENCE_DEVICES, DeviceModel
 from jax_clc.planning.problem import GemmProblem
@@ -29,6 +30,22 @@ class TunedChoice:
     measured_us: float
     device: str
     table: str
+    k_parts: int = 1
+
+
+Way = tuple[str, int, int, int, int]
+"""What tells ways to run one problem apart: kernel, raster group and direction, split-K factor, parts of k."""
+
+
+def way_of(row: Mapping[str, Any]) -> Way:
+    """The way that a row of a table or a sweep is about."""
+    return row["kernel"], row["raster_group"], row["raster_along"], row["split_k"], row.get("k_parts", 1)
+
+
+def table_row(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """A measured candidate as the row of a table."""
+    names = ("kernel", "raster_group", "raster_along", "split_k", "k_parts", "measured_us")
+    return {name: measured[name] for name in names if name != "k_parts" or measured.get(name, 1) > 1}
 
 
 class Tables:
@@ -106,10 +123,10 @@ def _read(paths: tuple[Path, ...]) -> Tables:
                 raise ValueError(f"format {content['format']}, expected {TABLE_FORMAT}")
             device, family = content["device"], content["family"]
             for key, row in content["choices"].items():
+                kernel, group, along, split_k, k_parts = way_of(row)
                 choices[family, key] = TunedChoice(
-                    row["kernel"], row["raster_group"], row["raster_along"], row["split_k"], row["measured_us"],
-                    device, path.name,
-                )  # fmt: skip
+                    kernel, group, along, split_k, row["measured_us"], device, path.name, k_parts
+                )
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"jax_clc: the table of tuned choices {path} cannot be read: {error!r}") from error
     return Tables(choices)

@@ -16,6 +16,7 @@ from jax import lax
 
 import jax_clc
 from jax_clc.matmul import dot_general, einsum, matmul
+from jax_clc.planning import cost_model, planner
 
 # The shapes that JAX's own tests use for these calls.
 DOT_GENERAL = [
@@ -218,6 +219,29 @@ def test_any_dimension_numbers_on_the_emulated_device(arch) -> None:
 
     check()
     assert launches >= 5, "the kernels hardly ran: the test proves nothing"
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("k_axis_of_a, k_axis_of_b", [(1, 0), (0, 1)])
+def test_parts_of_k_on_the_emulated_device(k_axis_of_a, k_axis_of_b, monkeypatch) -> None:
+    """Few tiles and a long k: a batch of parts, added up. The model is made to think that adding gains time."""
+    missing = why_no_emulated_device("sm_90a")
+    if missing:
+        pytest.skip(missing)
+    monkeypatch.setattr(cost_model, "parts_us", lambda problem, parts, *_: -1e4 * (parts > 1))
+    planner._plan.cache_clear()
+    rng = np.random.default_rng(0)
+    a, b = (
+        jnp.asarray(np.moveaxis(rng.integers(-3, 4, (size, 8192)), 1, axis), jnp.bfloat16)
+        for size, axis in ((72, k_axis_of_a), (48, k_axis_of_b))
+    )
+    numbers = (((k_axis_of_a,), (k_axis_of_b,)), ((), ()))
+    with jax_clc.emulated("sm_90a", sm_count=4) as device:
+        assert jax_clc.plan(a, b, dimension_numbers=numbers).k_parts == 4
+        ours = jax.block_until_ready(jax.jit(functools.partial(dot_general, dimension_numbers=numbers))(a, b))
+        assert len(device.reports) == 1
+    planner._plan.cache_clear()
+    assert jnp.array_equal(ours, lax.dot_general(a, b, numbers))
 
 
 def _squares(f, a, b):

@@ -266,6 +266,41 @@ def test_a_measured_choice_with_its_padding_wins_over_predictions_with_less_of_i
     assert (made.choices["sm_90a"].kernel, made.pads) == (choice.kernel, padded.pads)
 
 
+@pytest.mark.parametrize("a_major, b_major", [("k", "n"), ("m", "k")])
+def test_parts_of_k_are_a_batch_of_the_same_operands(a_major, b_major):
+    problem = P(64, 128, 65536, a_major=a_major, b_major=b_major)
+    called = problem.in_parts_of_k(16)
+    assert (called.batch, called.k, called.out_dtype) == (16, 4096, "float32")
+    for operand, shape in (("a", (64, 65536)), ("b", (65536, 128))):
+        contiguous_first = problem.major(operand) == shape_axes(operand)[0]
+        whole = np.arange(shape[0] * shape[1]).reshape(shape, order="F" if contiguous_first else "C")
+        batch, outer = called.strides(operand)
+        axis = 1 if operand == "a" else 0
+        for part in (0, 5, 15):
+            corner = np.take(whole, part * 4096, axis=axis)
+            assert corner[0] == part * batch
+            assert corner[1] - corner[0] == (outer if problem.major(operand) == "k" else 1)
+
+
+def shape_axes(operand):
+    return {"a": "mk", "b": "kn"}[operand]
+
+
+def test_few_tiles_with_a_long_k_may_be_computed_in_parts():
+    problem = P(256, 256, 65536, b_major="k")
+    assert planner.parts_of_k(problem) == [4, 8, 16, 32]
+    for other in (P(4096, 4096, 65536), P(256, 256, 4096), P(256, 256, 65536, batch=2), P(256, 256, 65536 + 1)):
+        assert planner.parts_of_k(other) == []
+    name = "sm90_bf16_bf16_f32_f32_kkn_128x256x64_c2x1_s4_static"
+    forced = tuned_choices.TunedChoice(name, 8, 0, 1, 9.0, "a GPU", "own.json", 16)
+    with tuned_choices.forcing("sm_90a", problem, forced):
+        made = plan(problem, devices=reference_devices(("sm_90a",)))
+        assert (made.k_parts, made.choices["sm_90a"].kernel, made.problem) == (16, name, problem)
+        assert [made.attributes()[x] for x in "lmnk"] == [16, 256, 256, 4096]
+        assert "16 parts" in str(made)
+        assert plan(problem, schedule="static").k_parts == 1
+
+
 def test_a_tuned_kernel_that_no_longer_ships_is_ignored(tmp_path, monkeypatch):
     problem = P(4096, 4096, 4104)  # in no table that ships
     before = plan(problem).choices["sm_90a"].kernel
