@@ -19,6 +19,7 @@ namespace jax_clc {
   X(DeviceGetName, "cuDeviceGetName", cuDeviceGetName)                                                       \
   X(DeviceGetAttribute, "cuDeviceGetAttribute", cuDeviceGetAttribute)                                        \
   X(DeviceTotalMem, "cuDeviceTotalMem_v2", cuDeviceTotalMem)                                                 \
+  X(DevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", cuDevicePrimaryCtxGetState)                      \
   X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain)                            \
   X(CtxGetCurrent, "cuCtxGetCurrent", cuCtxGetCurrent)                                                       \
   X(CtxPushCurrent, "cuCtxPushCurrent_v2", cuCtxPushCurrent)                                                 \

@@ -46,41 +46,32 @@ ffi::Error NoDriver(const std::string& why) {
   return ffi::Error(ffi::ErrorCode::kFailedPrecondition, "jax_clc.gemm: " + why);
 }
 
-ffi::ErrorOr<std::unique_ptr<GemmCall>> CudaInstantiate(Dictionary attributes) {
-  return Guarded([&] { return GemmCall::FromAttributes(attributes); });
-}
-
-// The context that XLA will execute in: its device's primary one, else the one that is current.
-ffi::Error ContextInPrepare(const Driver& driver, const ffi::Context& xla, CUcontext* context) {
-  if (auto ordinal = xla.get<ffi::DeviceOrdinal>(); ordinal.has_value() && *ordinal >= 0) {
+// Loads the call's kernels on every device that this process has opened. What fails here is left to Execute, which loads
+// what it misses and reports: a device that the program will never run on must not stop it.
+void LoadOnOpenDevices(const GemmCall& call) {
+  std::string why;
+  const Driver* driver = CudaDriver(&why);
+  int count = 0;
+  if (driver == nullptr || driver->DeviceGetCount(&count) != CUDA_SUCCESS) return;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
     CUdevice device = 0;
-    if (CUresult result = driver.DeviceGet(&device, *ordinal); result != CUDA_SUCCESS) {
-      return DriverError(driver, "cuDeviceGet", result);
-    }
+    CUcontext context = nullptr;
+    unsigned flags = 0;
+    int active = 0;
+    if (driver->DeviceGet(&device, ordinal) != CUDA_SUCCESS) continue;
+    if (driver->DevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || !active) continue;
     // Retained for good: XLA holds the same context as long as the process lives.
-    if (CUresult result = driver.DevicePrimaryCtxRetain(context, device); result != CUDA_SUCCESS) {
-      return DriverError(driver, "cuDevicePrimaryCtxRetain", result);
-    }
-  } else if (driver.CtxGetCurrent(context) != CUDA_SUCCESS) {
-    *context = nullptr;
+    if (driver->DevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) continue;
+    ContextGuard guard(*driver, context);
+    if (guard.status() == CUDA_SUCCESS) static_cast<void>(call.Load(*driver, context));
   }
-  return ffi::Error::Success();
 }
 
-// Whatever XLA does not tell at this stage (the state, the device) leaves the loading to Execute.
-ffi::Error CudaPrepare(ffi::Context xla) {
-  return Guarded([&]() -> ffi::Error {
-    auto call = xla.get<ffi::State<GemmCall>>();
-    if (!call.has_value()) return ffi::Error::Success();
-    std::string why;
-    const Driver* driver = CudaDriver(&why);
-    if (driver == nullptr) return NoDriver(why);
-    CUcontext context = nullptr;
-    if (ffi::Error error = ContextInPrepare(*driver, xla, &context); error.failure()) return error;
-    if (context == nullptr) return ffi::Error::Success();
-    ContextGuard guard(*driver, context);
-    if (guard.status() != CUDA_SUCCESS) return DriverError(*driver, "cuCtxPushCurrent", guard.status());
-    return (*call)->Prepare(*driver, context);
+ffi::ErrorOr<std::unique_ptr<GemmCall>> CudaInstantiate(Dictionary attributes) {
+  return Guarded([&] {
+    auto call = GemmCall::FromAttributes(attributes);
+    if (call.has_value()) LoadOnOpenDevices(**call);
+    return call;
   });
 }
 
@@ -113,8 +104,6 @@ ffi::Error CpuExecute(Dictionary attributes, ffi::AnyBuffer a, ffi::AnyBuffer b,
 
 XLA_FFI_DEFINE_HANDLER(kCudaInstantiateHandler, CudaInstantiate, ffi::Ffi::BindInstantiate().Attrs<Dictionary>());
 
-XLA_FFI_DEFINE_HANDLER(kCudaPrepareHandler, CudaPrepare, ffi::Ffi::BindPrepare().Ctx<ffi::Context>());
-
 XLA_FFI_DEFINE_HANDLER(kCudaExecuteHandler, CudaExecute,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::PlatformStream<CUstream>>()
@@ -136,7 +125,6 @@ XLA_FFI_DEFINE_HANDLER(kCpuExecuteHandler, CpuExecute,
 }  // namespace
 
 XLA_FFI_Handler* const kCudaInstantiate = kCudaInstantiateHandler;
-XLA_FFI_Handler* const kCudaPrepare = kCudaPrepareHandler;
 XLA_FFI_Handler* const kCudaExecute = kCudaExecuteHandler;
 XLA_FFI_Handler* const kCpuExecute = kCpuExecuteHandler;
 

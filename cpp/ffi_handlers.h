@@ -5,9 +5,9 @@
 
 namespace jax_clc {
 
-// CUDA: instantiate checks, prepare loads, execute launches on XLA's stream.
+// CUDA: instantiate checks and loads, execute launches on XLA's stream. No other stage: XLA would call it for every
+// call of every run of a program, also where a recorded graph is all that runs.
 extern XLA_FFI_Handler* const kCudaInstantiate;
-extern XLA_FFI_Handler* const kCudaPrepare;
 extern XLA_FFI_Handler* const kCudaExecute;
 
 // CPU: execute does it all, on the emulated device (XLA's CPU client calls no other stage, and has no stream).

@@ -98,7 +98,7 @@ std::unique_ptr<GemmCall::Choice> GemmCall::StandIn(const Choice& choice) const 
   return nullptr;
 }
 
-// --- Prepare --------------------------------------------------------------------------------------------------------
+// --- Load -----------------------------------------------------------------------------------------------------------
 
 ffi::Error GemmCall::ChoiceFor(const Driver& driver, CUcontext context, const Choice** choice) const {
   for (const Choice& candidate : choices_) {
@@ -128,7 +128,7 @@ ffi::Error GemmCall::ChoiceFor(const Driver& driver, CUcontext context, const Ch
               nullptr, ffi::ErrorCode::kFailedPrecondition);
 }
 
-ffi::Error GemmCall::Prepare(const Driver& driver, CUcontext context) const {
+ffi::Error GemmCall::Load(const Driver& driver, CUcontext context) const {
   if (sizes_.l == 0 || sizes_.m == 0 || sizes_.n == 0 || sizes_.k == 0) return ffi::Error::Success();
   const Choice* choice = nullptr;
   if (ffi::Error error = ChoiceFor(driver, context, &choice); error.failure()) return error;
@@ -196,8 +196,8 @@ ffi::Error GemmCall::Execute(const Device& device, const std::array<Buffer, 4>& 
   }
 
   const LoadedKernel* loaded = launch.choice->kernel->Find(driver, device.context);
-  if (loaded == nullptr) {  // the runtime has not called Prepare for this device
-    if (ffi::Error error = Prepare(driver, device.context); error.failure()) return error;
+  if (loaded == nullptr) {  // the device was not open at Instantiate, or loading failed there
+    if (ffi::Error error = Load(driver, device.context); error.failure()) return error;
     loaded = launch.choice->kernel->Find(driver, device.context);
   }
   return Run(launch, device, *loaded);

@@ -35,7 +35,7 @@ class GemmCall {
   static xla::ffi::ErrorOr<std::unique_ptr<GemmCall>> FromAttributes(const xla::ffi::Dictionary& attributes);
 
   // Loads the kernel for the device of `context`, which is current. Idempotent.
-  xla::ffi::Error Prepare(const Driver& driver, CUcontext context) const;
+  xla::ffi::Error Load(const Driver& driver, CUcontext context) const;
 
   // Puts D = A B on the device's stream, whose context is current. Allocates nothing and waits for nothing.
   xla::ffi::Error Execute(const Device& device, const std::array<Buffer, 4>& buffers) const;

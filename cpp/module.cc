@@ -20,7 +20,6 @@ nb::dict Handlers(const std::string& platform) {
   nb::dict stages;
   if (platform == "CUDA") {
     stages["instantiate"] = HandlerCapsule(kCudaInstantiate);
-    stages["prepare"] = HandlerCapsule(kCudaPrepare);
     stages["execute"] = HandlerCapsule(kCudaExecute);
   } else if (platform == "cpu") {
     stages["execute"] = HandlerCapsule(kCpuExecute);

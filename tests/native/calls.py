@@ -28,6 +28,10 @@ class FakeDriver:
     def device(self, major: int = 9, minor: int = 0, count: int = 2, version: int = 12040, clusters: int = 66) -> None:
         self.library.fake_device(major, minor, count, version, clusters)
 
+    def open_devices(self, *ordinals: int) -> None:
+        """The devices whose primary context this process has; at first there are none."""
+        self.library.fake_open_devices(sum(1 << ordinal for ordinal in ordinals))
+
     def has_params_of(self, entry: dict[str, Any], gap: int = 48) -> None:
         """The cubin's parameters: those of the manifest, behind a gap, as assemblers were seen to place them."""
         for param in entry["params"]:
@@ -77,12 +81,10 @@ class Gemm:
         """Execute of the CPU handler, on the emulated device."""
         self._execute(Runtime(), native.handlers("cpu")["execute"], self.attributes)
 
-    def run_on_cuda(self, native: Any, *, prepare: bool = True, ordinal: int = 0, stream: int = STREAM) -> None:
-        """Instantiate, Prepare and Execute of the CUDA handlers, on the fake driver."""
-        handlers, runtime = native.handlers("CUDA"), Runtime(stream, ordinal)
+    def run_on_cuda(self, native: Any, *, stream: int = STREAM) -> None:
+        """Instantiate and Execute of the CUDA handlers, on the fake driver."""
+        handlers, runtime = native.handlers("CUDA"), Runtime(stream)
         runtime.call(handlers["instantiate"], "instantiate", self.attributes)
-        if prepare:
-            runtime.call(handlers["prepare"], "prepare", self.attributes)
         self._execute(runtime, handlers["execute"], {})
 
     def _execute(self, runtime: Runtime, handler: Any, attributes: dict[str, Any]) -> None:

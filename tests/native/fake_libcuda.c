@@ -22,7 +22,7 @@ typedef struct {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static char text[kLogBytes];
 static size_t text_size;
-static int capability[2] = {9, 0}, device_count = 2, driver_version = 12040, clusters = 66;
+static int capability[2] = {9, 0}, device_count = 2, open_devices = 0, driver_version = 12040, clusters = 66;
 static char failing_call[64];
 static int failing_result;
 static size_t params[32][2], param_count;
@@ -51,13 +51,14 @@ static void say(const char* format, ...) {
 const char* fake_log(void) { return text; }
 void fake_reset(void) {
   text_size = 0, text[0] = 0, failing_call[0] = 0, param_count = 0;
-  capability[0] = 9, capability[1] = 0, device_count = 2, driver_version = 12040, clusters = 66;
+  capability[0] = 9, capability[1] = 0, device_count = 2, open_devices = 0, driver_version = 12040, clusters = 66;
 }
 void fake_fail(const char* call, int result) { strncpy(failing_call, call, 63), failing_result = result; }
 void fake_device(int major, int minor, int count, int version, int max_clusters) {
   capability[0] = major, capability[1] = minor, device_count = count, driver_version = version, clusters = max_clusters;
 }
 void fake_param(size_t offset, size_t size) { params[param_count][0] = offset, params[param_count++][1] = size; }
+void fake_open_devices(int mask) { open_devices = mask; }
 int fake_context_depth(void) { return depth; }
 
 // --- The driver API ---
@@ -90,6 +91,10 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   return kInvalidValue;
 }
 int cuDeviceTotalMem_v2(size_t* bytes, int device) { (void)device; *bytes = (size_t)1 << 37; return kSuccess; }
+int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+  *flags = 0, *active = open_devices >> device & 1;
+  return kSuccess;
+}
 int cuDevicePrimaryCtxRetain(void** context, int device) { *context = (void*)(uintptr_t)(0x1000 + device); return kSuccess; }
 int cuCtxGetCurrent(void** context) { *context = (void*)(depth ? contexts[depth - 1] : 0); return kSuccess; }
 int cuCtxPushCurrent_v2(void* context) {

@@ -6,10 +6,10 @@ The structures are those of xla/ffi/api/c_api.h, which XLA keeps compatible.
 from __future__ import annotations
 
 import ctypes
-from ctypes import CFUNCTYPE, POINTER, Structure, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Any
 
-STAGES = {"instantiate": 0, "prepare": 1, "execute": 3}
+STAGES = {"instantiate": 0, "execute": 3}
 DTYPES = {"bfloat16": 16, "float16": 10, "float32": 11, "int8": 2, "int32": 4, "uint8": 6, "float64": 12}
 SCALAR_S64, ARRAY, SCALAR, STRING = 5, 1, 3, 4
 
@@ -29,7 +29,6 @@ ErrorDestroy = _structure("ErrorDestroy", ("error", c_void_p))
 FfiBuffer = _structure("FfiBuffer", ("dtype", c_int), ("data", c_void_p), ("rank", c_int64), ("dims", c_void_p))
 State = _structure("State", ("ctx", c_void_p), ("stage", c_int), ("type_id", c_void_p), ("state", c_void_p))
 StreamGet = _structure("StreamGet", ("ctx", c_void_p), ("stream", c_void_p))
-OrdinalGet = _structure("OrdinalGet", ("ctx", c_void_p), ("ordinal", c_int32))
 Args = _structure("Args", ("size", c_int64), ("types", c_void_p), ("args", c_void_p))
 Attrs = _structure("Attrs", ("size", c_int64), ("types", c_void_p), ("names", c_void_p), ("attrs", c_void_p))
 CallFrame = _structure(
@@ -79,10 +78,10 @@ class HandlerError(Exception):
 
 
 class Runtime:
-    """Calls handlers. `stream` None: the call has none, as on the CPU; `ordinal` -1: the stage does not know it."""
+    """Calls handlers. `stream` None: the call has none, as on the CPU."""
 
-    def __init__(self, stream: int | None = None, ordinal: int = -1) -> None:
-        self.stream, self.ordinal = stream, ordinal
+    def __init__(self, stream: int | None = None) -> None:
+        self.stream = stream
         self.state: int | None = None
         self._errors: dict[int, HandlerError] = {}
         self._callbacks: list[Any] = []  # kept alive as long as the table
@@ -91,7 +90,6 @@ class Runtime:
             ("ErrorCreate", ErrorCreate, self._error_create), ("ErrorGetMessage", ErrorMessage, self._error_message),
             ("ErrorDestroy", ErrorDestroy, self._error_destroy), ("StreamGet", StreamGet, self._stream_get),
             ("StateSet", State, self._state_set), ("StateGet", State, self._state_get),
-            ("DeviceOrdinalGet", OrdinalGet, self._ordinal_get),
         ):  # fmt: skip
             callback = CFUNCTYPE(c_void_p, POINTER(argument))(lambda pointer, f=function: f(pointer.contents))
             self._callbacks.append(callback)
@@ -125,9 +123,6 @@ class Runtime:
             return self._new_error(5, "no state at this stage")
         args.state = self.state
         return None
-
-    def _ordinal_get(self, args: Any) -> None:
-        args.ordinal = self.ordinal
 
     def call(
         self,

@@ -19,13 +19,12 @@ def shipped(driver, ship, **options):
     return entry
 
 
-def test_prepare_loads_checks_and_sizes_the_kernel_and_execute_only_launches(native, driver, ship):
+def test_instantiate_loads_checks_and_sizes_the_kernel_and_execute_only_launches(native, driver, ship):
     shipped(driver, ship)
+    driver.open_devices(0)
     call = Gemm()
-    handlers, runtime = native.handlers("CUDA"), Runtime(STREAM, ordinal=0)
+    handlers, runtime = native.handlers("CUDA"), Runtime(STREAM)
     runtime.call(handlers["instantiate"], "instantiate", call.attributes)
-    assert driver.log() == []  # Instantiate touches no driver
-    runtime.call(handlers["prepare"], "prepare", call.attributes)
     assert driver.log() == [
         "cuInit 0", "cuLibraryLoadData fake cubin", "cuLibraryGetKernel kernel_fake", "cuFuncLoad",
         "cuFuncSetAttribute shared=200000", "cuOccupancyMaxActiveClusters cluster=2 shared=200000",
@@ -54,33 +53,55 @@ def test_parameters_may_lie_behind_a_gap_in_the_cubin(native, driver, ship, gap)
     assert len(driver.log("cuLaunchKernelEx")) == 1
 
 
-def test_prepare_again_loads_nothing_and_each_execute_encodes_its_own_maps(native, driver, ship):
+@pytest.mark.parametrize("open_at_first", [True, False])
+def test_a_loaded_kernel_is_found_again_and_each_execute_encodes_its_own_maps(native, driver, ship, open_at_first):
     shipped(driver, ship)
+    driver.open_devices(*([0] if open_at_first else []))
     for _ in range(3):
         Gemm().run_on_cuda(native)
+        driver.open_devices(0)
     assert len(driver.log("cuLibraryLoadData")) == len(driver.log("cuFuncSetAttribute")) == 1
     assert len(driver.log("cuOccupancyMaxActiveClusters")) == 1
     assert len(driver.log("cuTensorMapEncodeTiled")) == 9 and len(driver.log("cuLaunchKernelEx")) == 3
 
 
-@pytest.mark.parametrize("ordinal,prepare", [(-1, True), (0, False)])
-def test_execute_loads_when_prepare_could_not_even_inside_a_capture(native, driver, ship, ordinal, prepare):
+def test_there_is_no_stage_that_xla_would_call_at_every_run(native):
+    assert set(native.handlers("CUDA")) == {"instantiate", "execute"}
+
+
+def test_execute_loads_on_a_device_opened_after_instantiate_even_inside_a_capture(native, driver, ship):
     """The fake driver refuses to load unless the thread's capture mode is relaxed, as a driver does in a capture."""
     shipped(driver, ship)
-    Gemm().run_on_cuda(native, ordinal=ordinal, prepare=prepare)
+    Gemm().run_on_cuda(native)
     assert len(driver.log("cuLibraryLoadData")) == len(driver.log("cuLaunchKernelEx")) == 1
 
 
-def test_prepare_without_state_leaves_loading_to_execute(native, driver, ship):
+def test_instantiate_loads_on_each_open_device(native, driver, ship):
     shipped(driver, ship)
-    Runtime(STREAM, ordinal=0).call(native.handlers("CUDA")["prepare"], "prepare")
-    assert driver.log("cuLibraryLoadData") == []
+    driver.open_devices(1)
+    Gemm().run_on_cuda(native, stream=SECOND_DEVICE_STREAM)
+    assert len(driver.log("cuLibraryLoadData")) == 1
+    driver.open_devices(0, 1)
+    Runtime(STREAM).call(native.handlers("CUDA")["instantiate"], "instantiate", Gemm().attributes)
+    assert len(driver.log("cuLibraryLoadData")) == 2
+
+
+@pytest.mark.parametrize("what", ["cuDeviceGet", "cuLibraryLoadData", "cuDeviceGetAttribute"])
+def test_a_device_that_fails_at_instantiate_fails_only_what_runs_on_it(native, driver, ship, what):
+    shipped(driver, ship)
+    driver.open_devices(0, 1)
+    driver.fail(what, 1)
+    call, runtime = Gemm(), Runtime(STREAM)
+    runtime.call(native.handlers("CUDA")["instantiate"], "instantiate", call.attributes)
+    driver.fail("", 0)
+    call._execute(runtime, native.handlers("CUDA")["execute"], {})
+    assert len(driver.log("cuLaunchKernelEx")) == 1
 
 
 def test_each_device_gets_its_own_function_and_its_stream(native, driver, ship):
     shipped(driver, ship)
-    Gemm().run_on_cuda(native, ordinal=1, stream=SECOND_DEVICE_STREAM)  # the second device first
-    Gemm().run_on_cuda(native, ordinal=0)
+    Gemm().run_on_cuda(native, stream=SECOND_DEVICE_STREAM)  # the second device first
+    Gemm().run_on_cuda(native)
     first, second = driver.log("cuLaunchKernelEx")
     assert "device=1" in first and f"stream={SECOND_DEVICE_STREAM}" in first
     assert "device=0" in second and f"stream={STREAM}" in second
@@ -109,18 +130,18 @@ def test_threads_with_kernels_of_different_size_on_two_devices_never_share_a_lim
     errors: list[BaseException] = []
     start = threading.Barrier(4)
 
-    def work(name: str, ordinal: int, stream: int) -> None:
+    def work(name: str, stream: int) -> None:
         try:
             start.wait()
             for _ in range(50):
-                Gemm(kernels=name).run_on_cuda(native, ordinal=ordinal, stream=stream)
+                Gemm(kernels=name).run_on_cuda(native, stream=stream)
         except BaseException as error:
             errors.append(error)
 
     threads = [
-        threading.Thread(target=work, args=(name, *where))
+        threading.Thread(target=work, args=(name, stream))
         for name in ("small", "large")
-        for where in ((0, STREAM), (1, SECOND_DEVICE_STREAM))
+        for stream in (STREAM, SECOND_DEVICE_STREAM)
     ]
     for thread in threads:
         thread.start()
