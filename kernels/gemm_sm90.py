@@ -93,6 +93,7 @@ class Kernel:
             raise ValueError(f"{variant}: {self.values} accumulators of a thread leave no registers for another CTA")
         if self.loads_elements:  # the producers hold what they load in registers
             self.producer_registers, self.consumer_registers = 232, 136
+        # Handing registers over takes 0.1 us of every CTA: seen where a whole launch takes 2.6.
         self.hands_over_registers = self.loads_elements or (self.consumers > 1 and self.values > FEW_ACCUMULATORS)
         self.uses_scratch = variant.split_k or variant.schedule == "dynamic" or variant.traced
         self.entry = self

@@ -53,6 +53,9 @@ NONPERSISTENT = [
     hopper(BF16, "kkn", (128, 128), (1, 1), "nonpersistent"),
 ]
 
+# Small problems take as long as one tile does, start and end included: small tiles, and no more stages than k fills.
+SMALL = [hopper(BF16, majors, (64, 64), (1, 1), "nonpersistent", stages=4) for majors in MAJORS]
+
 # Few tiles and long k: parts of k are separate work. Wide tiles read less; clusters add their parts up on chip first,
 # so that fewer sums meet in global memory. Results of 32 bits show where the tensor core truncates: chains of k tiles.
 LONG_K = [
@@ -101,4 +104,4 @@ UNALIGNED = [
     *(turns(BF16, majors, width=128, output_copies="elements") for majors in ("kkn", "knn")),
 ]
 
-HOPPER = [*LARGE, *DYNAMIC, *NONPERSISTENT, *LONG_K, *THIN, *UNALIGNED]
+HOPPER = [*LARGE, *DYNAMIC, *NONPERSISTENT, *SMALL, *LONG_K, *THIN, *UNALIGNED]
