@@ -54,7 +54,11 @@ NONPERSISTENT = [
 ]
 
 # Small problems take as long as one tile does, start and end included: small tiles, and no more stages than k fills.
-SMALL = [hopper(BF16, majors, (64, 64), (1, 1), "nonpersistent", stages=4) for majors in MAJORS]
+# 128x64 also comes for operands whose rows lie along k, under THIN.
+SMALL = [
+    *(hopper(BF16, majors, (64, 64), (1, 1), "nonpersistent", stages=4) for majors in MAJORS),
+    *(hopper(BF16, majors, (128, 64), (1, 1), "nonpersistent", stages=6) for majors in ("mkn", "mnn")),
+]
 
 # Few tiles and long k: parts of k are separate work. Wide tiles read less; clusters add their parts up on chip first,
 # so that fewer sums meet in global memory. Results of 32 bits show where the tensor core truncates: chains of k tiles.
