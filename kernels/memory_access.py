@@ -87,6 +87,12 @@ def load_shared_word(address: Int32, *, loc=None, ip=None) -> Int32:
 
 
 @dsl_user_op
+def load_shared_16_bytes(address: Int32, *, loc=None, ip=None) -> list[Int32]:
+    """Four words of shared memory at a multiple of 16."""
+    return _assemble("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", [address], ["r"], 4, loc, ip)
+
+
+@dsl_user_op
 def store_shared_16_bytes(address: Int32, words: list, *, loc=None, ip=None) -> None:
     """Stores four words to shared memory at a multiple of 16."""
     _assemble("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", [address, *words], ["r"] * 5, 0, loc, ip)

@@ -52,7 +52,7 @@ class ClcScheduler(DeviceValues):
             request_cancellation(self.pipeline.record(), self.pipeline.full + self.pipeline.index)
 
     def fetch_next_work(self) -> WorkTile:
-        first_cta = self.pipeline.read(decode_record)
+        (first_cta,) = self.pipeline.read(decode_record, 1)
         # The record names the granted cluster's first CTA; a CTA's own place in the cluster is added by the grid.
         is_granted = first_cta != REFUSED
         work = self.grid.work_tile(first_cta // (self.grid.cluster[0] * self.grid.cluster[1]))
@@ -83,13 +83,13 @@ def request_cancellation(record: cute.Pointer, barrier: cute.Pointer, *, loc=Non
 
 
 @dsl_user_op
-def decode_record(record: cute.Pointer, *, loc=None, ip=None) -> Int32:
+def decode_record(record: cute.Pointer, *, loc=None, ip=None) -> list[Int32]:
     """Rank in the grid of the granted cluster's first CTA, or REFUSED.
 
     The coordinates of a refused record are undefined, so they are decoded under the predicate, in one assembly block:
     a branch written in the DSL may be turned into a select, with the decode before it.
     """
-    return Int32(
+    first_cta = Int32(
         barriers.assemble(
             "{\n"
             ".reg .b128 record;\n"
@@ -105,3 +105,4 @@ def decode_record(record: cute.Pointer, *, loc=None, ip=None) -> Int32:
             ip=ip,
         )
     )
+    return [first_cta]

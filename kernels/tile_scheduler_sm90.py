@@ -1,9 +1,12 @@
 """The `dynamic` tile scheduler: tiles claimed at run time from a counter in global memory (Hopper).
 
 One atomic for each tile, the first one too: a first tile fixed by grid position would wait for its cluster to become
-resident when other work holds SMs. The claimed number travels as a work record, like an answer of Cluster Launch
+resident when other work holds SMs. The claimed tile travels as a work record, like an answer of Cluster Launch
 Control: the scheduler warp of the first CTA stores it into every CTA of the cluster, each store completing its bytes on
 the barrier there. Throttle, depth and release are the work pipeline's.
+
+A record has room for the tile's coordinates beside its number. So the raster's divisions are done once, by a warp that
+has time, ahead of need; not by every reader between two of its tiles.
 """
 
 import cutlass.cute as cute
@@ -11,11 +14,13 @@ from cutlass import Int8, Int32
 from cutlass.cutlass_dsl import dsl_user_op
 
 from kernels import barriers
+from kernels import memory_access as memory
 from kernels.device_values import DeviceValues
 from kernels.tile_scheduler import SCHEDULERS, WorkGrid, WorkTile, leave_cluster_together
 from kernels.work_pipeline import RECORD_BYTES, WorkPipeline, WorkPipelineShape
 
 COUNTER_BYTES = 16  # zeroed before each launch
+RECORD_WORDS = 4  # a cluster tile: its number, tile_m, tile_n, batch
 RECORD_STAGES = 3  # records that may wait for the slowest reader, an epilogue
 
 
@@ -53,18 +58,24 @@ class DynamicScheduler(DeviceValues):
 
     @cute.jit
     def claim(self):
-        """Lane 0 takes a number; lane r sends it to CTA r."""
+        """Lane 0 takes a number; lane r sends the tile to CTA r."""
         lane = cute.arch.lane_idx()
         number = Int32(0)
         if lane == 0:
             # The number alone is handed over, no data: relaxed.
             number = cute.arch.atomic_add(self.counter, Int32(1), sem="relaxed", scope="gpu")
         number = cute.arch.shuffle_sync(number, 0)
+        tile_m, tile_n, batch, _ = self.grid.place(number)  # k is not cut
         if lane < self.pipeline.shape.cluster_size:
-            send_record(self.pipeline.record(), self.pipeline.full + self.pipeline.index, lane, number)
+            full = self.pipeline.full + self.pipeline.index
+            send_record(self.pipeline.record(), full, lane, number, tile_m, tile_n, batch)
 
     def fetch_next_work(self) -> WorkTile:
-        return self.grid.work_tile(self.pipeline.read(read_record))
+        work = self.grid.own_tile(*self.pipeline.read(read_record, RECORD_WORDS), Int32(0))
+        # The same for all lanes anyhow. The vote tells the assembler, which otherwise may take the loop over tiles for
+        # a divergent one, and serialise its wgmmas.
+        work.is_valid = cute.arch.vote_any_sync(work.is_valid)
+        return work
 
     def skip_work(self) -> None:
         """Ping-pong: the next record is the other warpgroup's; not even read, so it has no reader here."""
@@ -97,22 +108,21 @@ def make_scheduler(schedule: str, grid: WorkGrid, cluster_size: int, readers_per
 
 
 @dsl_user_op
-def send_record(record: cute.Pointer, barrier: cute.Pointer, rank: Int32, number: Int32, *, loc=None, ip=None) -> None:
-    """Store a record of 16 bytes into the CTA of `rank`, completing them on its barrier."""
+def send_record(record: cute.Pointer, barrier: cute.Pointer, rank: Int32, *words: Int32, loc=None, ip=None) -> None:
+    """Store a record of four words into the CTA of `rank`, completing them on its barrier."""
     barriers.assemble(
         "{\n"
         ".reg .b32 target, signal;\n"
         "mapa.shared::cluster.u32 target, $0, $2;\n"
         "mapa.shared::cluster.u32 signal, $1, $2;\n"
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [target], {$3, $3, $3, $3}, [signal];\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [target], {$3, $4, $5, $6}, [signal];\n"
         "}",
-        [record, barrier, rank, number],
+        [record, barrier, rank, *words],
         loc=loc,
         ip=ip,
     )
 
 
-@dsl_user_op
-def read_record(record: cute.Pointer, *, loc=None, ip=None) -> Int32:
-    """The tile number of a record."""
-    return Int32(barriers.assemble("ld.shared.b32 $0, [$1];", [record], result=Int32, loc=loc, ip=ip))
+def read_record(record: cute.Pointer) -> list[Int32]:
+    """The words of a record."""
+    return memory.load_shared_16_bytes(record.toint())

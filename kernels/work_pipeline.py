@@ -123,19 +123,19 @@ class WorkPipeline(Ring):
         return self.records + self.index * RECORD_BYTES
 
     @cute.jit
-    def read(self, decode) -> Int32:
+    def read(self, decode, words: int) -> list[Int32]:
         """By every reading warp: the next record's content, the same for all lanes; releases the stage.
 
         Args:
-          decode: from the record's address to a 32-bit value; run by one lane.
+          decode: from the record's address to a list of `words` 32-bit values; run by one lane.
         """
-        value = Int32(0)
+        values = [Int32(0)] * words
         if cute.arch.lane_idx() == 0:
             # The record and its completion come from another CTA's request: cluster scope.
             barriers.wait(self.full + self.index, self.parity)
-            value = decode(self.record())
+            values = decode(self.record())
             # Read, fence, release, in this order: the release lets the next record overwrite this one.
             barriers.fence_reads_before_async_writes_release()
             barriers.arrive_at(self.empty + self.index, 0)
         self.advance()
-        return cute.arch.shuffle_sync(value, 0)
+        return [cute.arch.shuffle_sync(value, 0) for value in values]

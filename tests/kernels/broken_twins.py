@@ -66,7 +66,7 @@ def decode_without_looking():
             "clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 first, record;\n"
             f"selp.b32 $0, first, {scheduler.REFUSED}, granted;\n}}"
         )
-        return Int32(barriers.assemble(text, [record], result=Int32, loc=loc, ip=ip))
+        return [Int32(barriers.assemble(text, [record], result=Int32, loc=loc, ip=ip))]
 
     scheduler.decode_record = decode_record
 
@@ -145,15 +145,15 @@ def release_before_reading():
     from kernels import barriers, work_pipeline
 
     @cute.jit
-    def read(self, decode):
-        value = Int32(0)
+    def read(self, decode, words):
+        values = [Int32(0)] * words
         if cute.arch.lane_idx() == 0:
             barriers.wait(self.full + self.index, self.parity)
             barriers.fence_reads_before_async_writes_release()
             barriers.arrive_at(self.empty + self.index, 0)
-            value = decode(self.record())
+            values = decode(self.record())
         self.advance()
-        return cute.arch.shuffle_sync(value, 0)
+        return [cute.arch.shuffle_sync(value, 0) for value in values]
 
     work_pipeline.WorkPipeline.read = read
 
