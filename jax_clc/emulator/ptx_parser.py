@@ -207,7 +207,8 @@ class _Parser:
         for item in text.split(","):
             if not item.strip():
                 continue
-            item = re.sub(r"\.ptr(\s+\.(global|shared|const|local))?", "", item)
+            # What follows .ptr, an alignment too, is said of the memory that is pointed to.
+            item = re.sub(r"\.ptr(\s+\.(global|shared|const|local))?(\s+\.align\s+\d+)?", "", item)
             variable = self.variables(item, position)[0]
             offset = -(-offset // variable.alignment) * variable.alignment
             kernel.parameters.append(Parameter(variable.name, offset, variable.size, variable.alignment))

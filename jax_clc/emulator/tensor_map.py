@@ -162,6 +162,11 @@ class TensorMap:
         first element, its shape and its strides in bytes; None where nothing lies inside."""
         if len(coordinates) != self.rank:
             raise BadDescriptor(f"{len(coordinates)} coordinates for a tensor map of rank {self.rank}")
+        if int(coordinates[0]) * self.dtype.itemsize % 16:
+            raise MisalignedAddress(
+                f"a tensor copy starts at element {int(coordinates[0])} of the contiguous axis, {self.dtype.itemsize} bytes "
+                "each: a device stops with an illegal instruction unless this is a multiple of 16 bytes"
+            )
         slices, shape, strides = [], [], []
         address = self.address
         for axis in range(self.rank):

@@ -62,6 +62,11 @@ def test_parameters_are_laid_out_by_alignment():
     assert [(p.name, p.offset, p.size) for p in found] == [("a", 0, 4), ("b", 64, 128), ("c", 192, 8)]
 
 
+def test_the_alignment_behind_ptr_is_that_of_the_memory():
+    found = kernel("ret;", ".param .u64 a, .param .u64 .ptr .global .align 16 b, .param .u64 .ptr .align 32 c").parameters
+    assert [(p.name, p.offset, p.alignment) for p in found] == [("a", 0, 8), ("b", 8, 8), ("c", 16, 8)]
+
+
 def test_lines_are_those_of_the_text():
     found = instructions("// a comment; with a semicolon\n\t.loc 1 2 3\n/* more\n*/ ret;")
     assert [i.line for i in found] == [9]

@@ -57,10 +57,10 @@ def expected_box(memory, tensor_map, coordinates):
 
 
 CASES = [
-    ((40,), (32,), "u1", (-5,)),
-    ((24, 9), (8, 4), ml_dtypes.bfloat16, (20, 7)),
+    ((40,), (32,), "u1", (-16,)),
+    ((20, 9), (8, 4), ml_dtypes.bfloat16, (16, 7)),
     ((24, 9), (64, 4), ml_dtypes.bfloat16, (-8, -2)),
-    ((16, 5, 3), (16, 2, 2), "f2", (3, 4, -1)),
+    ((16, 5, 3), (16, 2, 2), "f2", (8, 4, -1)),
     ((8, 4, 3, 2), (8, 3, 2, 1), "f4", (0, 2, 2, 1)),
     ((8, 4, 3, 2, 3), (8, 3, 2, 2, 2), "f4", (4, -1, 1, 1, 2)),
     ((8, 4), (8, 2), "f4", (100, 0)),
@@ -159,3 +159,16 @@ def test_errors_name_what_is_wrong():
     ]:
         with pytest.raises(BadDescriptor, match=words):
             dataclasses.replace(tensor_map, **change).to_bytes()
+
+
+def test_a_box_starts_at_whole_granules_of_the_contiguous_axis():
+    tensor_map, memory = make((24, 9), (8, 4), ml_dtypes.bfloat16)
+    rows = tensor_map.read_box(view_of(memory), (8, 3))
+    for start in (1, 4, -3, 23):
+        with pytest.raises(MisalignedAddress, match="illegal instruction"):
+            tensor_map.read_box(view_of(memory), (start, 3))
+        with pytest.raises(MisalignedAddress, match="illegal instruction"):
+            tensor_map.write_box(view_of(memory), (start, 3), rows)
+    for start in (-8, 0, 8, 16, 24):
+        tensor_map.read_box(view_of(memory), (start, 3))
+        tensor_map.write_box(view_of(memory), (start, 3), rows)
