@@ -17,11 +17,10 @@ from benchmarks.run import write
 from jax_clc.bench import contestants, results
 from jax_clc.bench.contestants import NotApplicable
 from jax_clc.bench.device_timer import timer
-from jax_clc.bench.environment import environment, running_family
+from jax_clc.bench.environment import environment, plan_here, running_family
 from jax_clc.bench.race import Effort
 from jax_clc.bench.sweep import sweep
 from jax_clc.cli.progress import ProgressLine
-from jax_clc.planning import plan
 from jax_clc.planning.tuned_choices import problem_key, way_of
 
 
@@ -68,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
             continue
         finally:
             line.finish()
-        chosen = plan(problem)
+        chosen = plan_here(problem)
         kernel, group, along, split_k, k_parts = chosen.way(family)
         content["rows"].append({
             "set": name, **data, "key": problem_key(chosen.problem), **found,

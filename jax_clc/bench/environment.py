@@ -7,6 +7,8 @@ import platform
 from importlib import metadata
 from typing import Any
 
+from jax_clc.planning import GemmPlan, GemmProblem, plan, reference_devices
+
 PACKAGES = ("jax", "jaxlib", "jax_clc", "jax-cuda13-plugin", "jax-cuda12-plugin")
 
 
@@ -59,3 +61,9 @@ def running_family() -> str | None:
         return None if capability is None else family_of(str(capability))
     except ValueError:
         return None
+
+
+def plan_here(problem: GemmProblem, **request: Any) -> GemmPlan:
+    """The plan that a program for JAX's default device is lowered with: for its family alone, if it has one."""
+    family = running_family()
+    return plan(problem, devices=None if family is None else reference_devices((family,)), **request)

@@ -12,10 +12,10 @@ from jax_clc.bench import results
 from jax_clc.bench.check import ExactCheck
 from jax_clc.bench.contestants import NotApplicable
 from jax_clc.bench.device_timer import Timer
-from jax_clc.bench.environment import running_family
+from jax_clc.bench.environment import plan_here, running_family
 from jax_clc.bench.operands import Product, random_sets, sets_beyond_l2
 from jax_clc.bench.race import Effort, race
-from jax_clc.planning import GemmProblem, plan
+from jax_clc.planning import GemmProblem
 
 Progress = Callable[[str], None]
 
@@ -70,7 +70,7 @@ def measure(
 def kernel_here(problem: GemmProblem, request: Mapping[str, Any]) -> str | None:
     """The kernel that the default device runs for a request; None where none does."""
     family = running_family()
-    choice = None if family is None else plan(problem, **request).choices.get(family)
+    choice = None if family is None else plan_here(problem, **request).choices.get(family)
     return None if choice is None else choice.kernel
 
 

@@ -114,7 +114,7 @@ def sweep(
 
     Candidates that are not exact are named with the difference, and not timed.
     """
-    called = planner.plan(problem).problem
+    called = planner.plan(problem, devices=[REFERENCE_DEVICES[family]]).problem
     choices = candidate_choices(called, family, most)
     if not choices:
         raise NotApplicable(f"no kernel for {family} fits {called}")

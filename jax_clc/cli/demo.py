@@ -9,7 +9,7 @@ import argparse
 import time
 
 from jax_clc.cli.problem_arguments import positive
-from jax_clc.planning import GemmProblem, plan
+from jax_clc.planning import GemmProblem
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -26,7 +26,7 @@ def main(args: argparse.Namespace) -> int:
 
     import jax_clc
     from jax_clc.bench.check import Inexact, check_exact
-    from jax_clc.bench.environment import running_family
+    from jax_clc.bench.environment import plan_here, running_family
 
     family = running_family()
     size = args.size or (512 if family is None else 4096)
@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     jax.block_until_ready(product(a, a))
     wall_us = (time.perf_counter() - start) * 1e6
-    made = plan(problem)
+    made = plan_here(problem)
     here = None if family is None else made.choices.get(family)
     if here is not None:
         print(f"ran: kernel {here.kernel}")

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jax_clc.planning import GemmProblem, catalog, plan
+from jax_clc.planning import GemmProblem, catalog, plan, reference_devices
 from jax_clc.planning.catalog import Kernel
 
 Progress = Callable[[str], None]
@@ -94,7 +94,7 @@ def siblings(kernel: Kernel, every: Sequence[Kernel]) -> dict[str, Kernel]:
 def requests_of(contact: Contact, problem: GemmProblem) -> dict[str, dict[str, str]]:
     """contestant -> arguments of `matmul`: the kernel that `auto` takes, under each schedule it comes in."""
     every = catalog.kernels(contact.family)
-    chosen = plan(problem).choices.get(contact.family)
+    chosen = plan(problem, devices=reference_devices((contact.family,))).choices.get(contact.family)
     if chosen is None:
         return {}
     kernel = next(kernel for kernel in every if kernel.name == chosen.kernel)

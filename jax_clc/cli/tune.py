@@ -13,7 +13,7 @@ from typing import Any
 
 from jax_clc.cli import problem_arguments
 from jax_clc.cli.progress import ProgressLine
-from jax_clc.planning import plan, tuned_choices
+from jax_clc.planning import tuned_choices
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
@@ -33,7 +33,7 @@ def main(args: argparse.Namespace) -> int:
     import jax
 
     from jax_clc.bench.device_timer import timer
-    from jax_clc.bench.environment import running_family
+    from jax_clc.bench.environment import plan_here, running_family
     from jax_clc.bench.sweep import sweep
 
     family = running_family()
@@ -53,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
             print(f"WRONG, not entered: {name}: {reason}")
         if not found["candidates"]:
             continue
-        best, present = found["candidates"][0], plan(problem)
+        best, present = found["candidates"][0], plan_here(problem)
         way = present.way(family)
         now = next((c["measured_us"] for c in found["candidates"] if tuned_choices.way_of(c) == way), None)
         enter(table, present.problem, best)
