@@ -62,8 +62,8 @@ class Measured:
 def measurements(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, list[Measured]]:
     """Candidates by problem key, of kernels that still ship."""
     found: dict[str, list[Measured]] = {}
-    for row in (row for content in sweeps for row in content["rows"]):
-        called = planner.plan(problem_of(row), devices=[REFERENCE_DEVICES[content["family"]]]).problem
+    for family, row in ((content["family"], row) for content in sweeps for row in content["rows"]):
+        called = planner.plan(problem_of(row), devices=[REFERENCE_DEVICES[family]]).problem
         for c in row["candidates"]:
             kernel = catalog.find(c["kernel"])
             if kernel is not None:

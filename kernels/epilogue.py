@@ -19,10 +19,11 @@ SLOT_ROWS = 64
 LINES_AT_ONCE = 4  # lines that a warp reads before it stores them
 
 
-def slot_shape(tile_n: int, element_bytes: int) -> tuple[int, int]:
-    """(rows, columns) of one store: 64 rows, and as many columns as a 128-byte line holds and tile_n divides."""
+def slot_shape(tile_n: int, element_bytes: int, by_elements: bool) -> tuple[int, int]:
+    """(rows, columns) of one store: 64 rows, and as many columns as a 128-byte line holds and, where the copy engine
+    stores whole slots, tile_n divides."""
     columns = LINE_BYTES // element_bytes
-    while tile_n % columns:
+    while tile_n % columns and not by_elements:
         columns //= 2
     return SLOT_ROWS, columns
 
@@ -71,7 +72,7 @@ class Staging(DeviceValues):
         """Slots that the tile fills: (along m, along n)."""
         rows = cute.size(accumulator, mode=[1])
         size = cute.size(cute.make_layout(self.fragment_shape))
-        return rows, cute.size(accumulator) // (rows * size)
+        return rows, -(-cute.size(accumulator) // (rows * size))
 
     def fill(self, accumulator: cute.Tensor, piece: int, slot: Int32) -> None:
         """This thread's part of piece number `piece`, counted along n first, into `slot`."""
@@ -79,7 +80,9 @@ class Staging(DeviceValues):
         rounded = cute.make_rmem_tensor(cute.make_layout(self.fragment_shape).shape, self.dtype)
         size = cute.size(rounded)
         for i in range(size):
-            rounded[i] = source[piece * size + i].to(self.dtype)
+            place = piece * size + i
+            held = place < cute.size(accumulator)  # the last slot may be wider than what is left of the tile
+            rounded[i] = source[place].to(self.dtype) if held else self.dtype(0.0)
         cute.copy(self.tiled_copy, rounded, self.slot_target[(None, None, None, slot)])
 
     def following(self, slot: Int32) -> Int32:
@@ -110,9 +113,13 @@ class TmaStore(DeviceValues):
         )
 
     @cute.jit
-    def store(self, accumulator: cute.Tensor, first_row: Int32, first_column: Int32, batch: Int32, next_slot: Int32):
-        """Stores the tile whose first slot is (first_row, first_column), in slots; returns the ring's next slot."""
+    def store(self, accumulator: cute.Tensor, first_row: Int32, place: Int32, batch: Int32, next_slot: Int32):
+        """Stores a warpgroup's part of a tile; returns the ring's next slot.
+
+        The part begins at row `first_row`, counted in slots, and column `place`, counted in parts.
+        """
         rows, columns = self.staging.pieces(accumulator)
+        first_column = place * columns
         for row in cutlass.range_constexpr(rows):
             for column in cutlass.range_constexpr(columns):
                 if self.staging.warp == 0:
@@ -148,48 +155,67 @@ class TmaStore(DeviceValues):
 class ElementStore(DeviceValues):
     """Stores of one warpgroup line by line, for a D of any alignment and strides.
 
-    A warp writes 16 lines of each slot. One barrier for each slot is enough while there are two of them: who fills a
-    slot again has passed the barrier of the slot between, which everybody reaches after reading the first.
+    A warp writes 16 lines of each slot. One barrier for each slot is enough where there are two of them: who fills a
+    slot again has passed the barrier of the slot between, which everybody reaches after reading the first. A single
+    slot takes a second barrier, before it is filled again.
 
     Args:
       matrix: D; its contiguous axis is n, or m if `d_is_m_major`.
+      tile_columns: columns that the warpgroup accumulates; the last slot may reach beyond them if D is n-major.
       slots: (rows, columns, slots) in shared memory, lines of 128 bytes.
     """
 
     FIELDS = ("staging", "matrix", "slots_address")
 
-    def __init__(self, staging: Staging, matrix: StridedMatrix, slots: cute.Tensor, d_is_m_major: bool):
+    def __init__(
+        self,
+        staging: Staging,
+        matrix: StridedMatrix,
+        tile_columns: int,
+        slots: cute.Tensor,
+        d_is_m_major: bool,
+    ):
         self.staging = staging
+        self.tile_columns = tile_columns
         self.matrix = matrix
         self.d_is_m_major = d_is_m_major
         self.element_bytes = matrix.element_bytes
         self.rows, self.columns = cute.size(slots, mode=[0]), cute.size(slots, mode=[1])
         self.slots_address = slots.iterator.toint()
         self.line_elements = LINE_BYTES // self.element_bytes
-        if staging.slot_count != 2 or (self.rows if d_is_m_major else self.columns) % self.line_elements:
+        if (self.rows if d_is_m_major else self.columns) % self.line_elements:
             raise ValueError(f"slots of {self.rows} x {self.columns} elements are not made of {LINE_BYTES}-byte lines")
+        if staging.slot_count > 2 or (d_is_m_major and tile_columns % self.columns):
+            raise ValueError("lines leave at most two slots; lines along m, slots that divide the tile")
 
     @cute.jit
-    def store(self, accumulator: cute.Tensor, first_row: Int32, first_column: Int32, batch: Int32, next_slot: Int32):
-        """Stores the tile whose first slot is (first_row, first_column), in slots; returns the ring's next slot."""
+    def store(self, accumulator: cute.Tensor, first_row: Int32, place: Int32, batch: Int32, next_slot: Int32):
+        """Stores a warpgroup's part of a tile; returns the ring's next slot.
+
+        The part begins at row `first_row`, counted in slots, and column `place`, counted in parts.
+        """
         rows, columns = self.staging.pieces(accumulator)
         slot_bytes = self.rows * self.columns * self.element_bytes
         for row in cutlass.range_constexpr(rows):
             for column in cutlass.range_constexpr(columns):
+                if cutlass.const_expr(self.staging.slot_count == 1):
+                    self.staging.sync()
                 self.staging.fill(accumulator, row * columns + column, next_slot)
                 self.staging.sync()
                 self.copy_lines(
                     self.slots_address + next_slot * slot_bytes,
                     (first_row + row) * self.rows,
-                    (first_column + column) * self.columns,
+                    place * self.tile_columns + column * self.columns,
+                    min(self.columns, self.tile_columns - column * self.columns),
                     batch,
                 )
                 next_slot = self.staging.following(next_slot)
         return next_slot
 
     @cute.jit
-    def copy_lines(self, slot: Int32, row: Int32, column: Int32, batch: Int32):
-        """This warp's lines of the slot whose first element is D's (row, column)."""
+    def copy_lines(self, slot: Int32, row: Int32, column: Int32, width: int, batch: Int32):
+        """This warp's lines of the slot whose first element is D's (row, column), and whose first `width` columns are
+        part of the tile."""
         lane = cute.arch.lane_idx()
         lines = self.rows * self.columns // self.line_elements // 4
         for group in cutlass.range(0, lines, LINES_AT_ONCE, unroll=1):
@@ -198,15 +224,17 @@ class ElementStore(DeviceValues):
             for i in cutlass.range_constexpr(LINES_AT_ONCE):
                 words[i] = memory.load_shared_word(chunk_address(slot, first + i, lane // 4) + lane % 4 * 4)
             for i in cutlass.range_constexpr(LINES_AT_ONCE):
-                self.copy_line(words[i], first + i, row, column, batch, lane)
+                self.copy_line(words[i], first + i, row, column, width, batch, lane)
 
-    def copy_line(self, word: Int32, line: Int32, row: Int32, column: Int32, batch: Int32, lane: Int32) -> None:
+    def copy_line(self, word, line: Int32, row: Int32, column: Int32, width: int, batch: Int32, lane: Int32) -> None:
         """One line, of which this lane holds 4 bytes."""
         if self.d_is_m_major:
             inner, outer = row + line // self.columns * self.line_elements, column + line % self.columns
         else:
             inner, outer = column, row + line
         left = cutlass.select_(outer < self.matrix.outer_size, self.matrix.inner_size - inner, Int32(0))
+        if width < self.columns:
+            left = cutlass.select_(left < width, left, Int32(width))
         address = self.matrix.address(inner, outer, batch)
         if self.element_bytes == 4:
             memory.store_4_bytes(address + 4 * lane, word, Int32(lane < left))

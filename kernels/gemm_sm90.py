@@ -1,10 +1,10 @@
 """Hopper GEMM kernel: D[m, n, l] = sum over k of A[m, k, l] B[n, k, l], warp-specialised.
 
 One warp loads A and B tiles by TMA into a ring of stages, multicast to the CTAs of the cluster that share them.
-Consumer warpgroups multiply with wgmma, accumulating in registers: two on halves of one tile (cooperative), or on a
-tile each, in turns, so that the epilogue of one runs under the mainloop of the other (ping-pong); one alone on tiles
-of 64 rows, which wgmma cannot halve. All walk the tiles that the tile scheduler hands out. Operands or results that TMA
-cannot address are copied by threads instead (`element_copies`).
+Consumer warpgroups multiply with wgmma, accumulating in registers: two on halves of one tile, or three on thirds
+(cooperative), or two on a tile each, in turns, so that the epilogue of one runs under the mainloop of the other
+(ping-pong); one alone on tiles of 64 rows, which wgmma cannot halve. All walk the tiles that the tile scheduler hands
+out. Operands or results that TMA cannot address are copied by threads instead (`element_copies`).
 """
 
 import math
@@ -34,14 +34,20 @@ RESERVED_BYTES = 1024  # of the system's in each
 BARRIER_BYTES = 1024
 WARPGROUP_THREADS = 128
 WARPGROUP_WARPS = 4
+WGMMA_ROWS = 64
 DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, "float32": cutlass.Float32}
 MOST_STAGES = 12  # enough to cover the memory's latency with the narrowest tiles
-STORE_SLOTS = 2  # staging slots of each consumer warpgroup: one is filled while the other is read
 LOAD_WARP, SCHEDULER_WARP = 0, 1
 EPILOGUE_BARRIER = 1  # named barriers: one for each consumer warpgroup; `Turns` has 3 and 4
 START_BARRIER = 5
 MOST_CHAINED_VALUES = 64  # sums of a thread that there is room for twice
 FEW_ACCUMULATORS = 32  # of a thread: so few registers need not be moved from the producers to the consumers
+
+
+def consumer_warpgroups(variant: Variant) -> int:
+    """Two, or as many as a tile of another height has parts of the 64 rows of a wgmma: one or three."""
+    parts = variant.cta_tile[0] // WGMMA_ROWS
+    return parts if parts in (1, 3) and not variant.pingpong else 2
 
 
 class Kernel:
@@ -61,23 +67,27 @@ class Kernel:
         self.d_is_m_major = d_major == "m"
         self.loads_elements = variant.operand_copies == "elements"
         self.stores_elements = variant.output_copies == "elements"
+        self.consumers = consumer_warpgroups(variant)
         if self.loads_elements and self.cluster_size > 1:
             raise ValueError(f"{variant}: element copies cannot multicast")
         if variant.pingpong and (variant.split_k or variant.schedule == "nonpersistent"):
             raise ValueError(f"{variant}: ping-pong takes turns over many whole tiles of a worker")
+        if self.consumers == 3 and self.loads_elements:
+            raise ValueError(f"{variant}: producers of elements leave no registers for three warpgroups")
         plain = variant.schedule == "nonpersistent" and self.sharing_ctas == 1 and self.tile_m <= 128
         if variant.cluster_k > 1 and (not plain or self.loads_elements):
             raise ValueError(f"{variant}: cluster_k is for one tile of TMA operands in each cluster")
-        self.consumers = 2 if variant.pingpong or self.tile_m >= 128 else 1
         self.threads = WARPGROUP_THREADS * (1 + self.consumers)
         self.warpgroups = 1 if variant.pingpong else self.consumers  # that share a tile: each has some of its rows
         self.wg_m, self.wg_n = self.tile_m // self.warpgroups, self.tile_n
         self.values = self.wg_m * self.wg_n // WARPGROUP_THREADS  # accumulators of a thread
-        self.stage_bytes = (self.tile_m + self.tile_n) * self.tile_k * self.a_dtype.width // 8
+        self.stage_bytes = self.a_tiles.bytes + self.b_tiles.bytes
         if variant.chain_k_tiles and (variant.pingpong or self.values > MOST_CHAINED_VALUES):
             raise ValueError(f"{variant}: no registers for two sets of {self.values} sums")
         # Where CTAs share a tile by parts of k, each adds up and stores a slice of the columns.
         self.slices = slices_of(self.wg_n, variant.cluster_k) if variant.cluster_k > 1 else 1
+        # Staging slots of each consumer warpgroup: one is filled while the other is read, where there is room for two.
+        self.store_slots = 1 if self.stores_elements and self.consumers == 3 else 2
         self.slot_shape, self.stages, self.spare_bytes = self.share_out_shared_memory()
         threads = self.consumers * WARPGROUP_THREADS
         exchange = ClusterSums.exchange_bytes(variant.cluster_k, self.slices, self.values, threads)
@@ -89,6 +99,8 @@ class Kernel:
         # An accumulator of 160 registers and more leaves too few for everything else at 232.
         heavy = self.values >= 160
         self.producer_registers, self.consumer_registers = (24, 240) if heavy else (40, 232)
+        if self.consumers == 3:  # four warpgroups share 512 registers a lane
+            self.producer_registers, self.consumer_registers = (32, 160)
         if variant.ctas_per_sm > 1 and self.values > FEW_ACCUMULATORS:
             raise ValueError(f"{variant}: {self.values} accumulators of a thread leave no registers for another CTA")
         if self.loads_elements:  # the producers hold what they load in registers
@@ -106,12 +118,12 @@ class Kernel:
     def share_out_shared_memory(self) -> tuple[tuple[int, int], int, int]:
         """(Rows, columns) of a staging slot, stages, and bytes left: slots are halved where that makes room for a
         stage."""
-        shape = epilogue.slot_shape(self.wg_n // self.slices, self.d_dtype.width // 8)
+        shape = epilogue.slot_shape(self.wg_n // self.slices, self.d_dtype.width // 8, self.stores_elements)
         ctas = self.variant.ctas_per_sm
         bytes_ = SHARED_MEMORY_BYTES if ctas == 1 else SM_SHARED_MEMORY_BYTES // ctas - RESERVED_BYTES
         choices = []
         for columns in (shape[1], shape[1] // 2):
-            slots = self.consumers * STORE_SLOTS * shape[0] * columns * self.d_dtype.width // 8
+            slots = self.consumers * self.store_slots * shape[0] * columns * self.d_dtype.width // 8
             room = bytes_ - BARRIER_BYTES - slots
             choices.append(((shape[0], columns), room // self.stage_bytes, room))
         whole, halved = choices
@@ -211,8 +223,9 @@ class Kernel:
         after_a = stages + self.stages * self.a_tiles.bytes
         stages_b = self.tensor_at(after_a, self.b_dtype, self.b_tiles.layout(self.stages))
         slot_bytes = self.slot_shape[0] * self.slot_shape[1] * self.d_dtype.width // 8
-        slots = shared.allocate_array(cutlass.Uint8, self.consumers * STORE_SLOTS * slot_bytes, byte_alignment=1024)
-        slots = self.tensor_at(slots, self.d_dtype, self.slot_layout(self.consumers * STORE_SLOTS))
+        slot_count = self.consumers * self.store_slots
+        slots = shared.allocate_array(cutlass.Uint8, slot_count * slot_bytes, byte_alignment=1024)
+        slots = self.tensor_at(slots, self.d_dtype, self.slot_layout(slot_count))
         exchange = stages
         if cutlass.const_expr(self.exchange_is_apart):
             exchange = shared.allocate_array(cutlass.Uint8, self.exchange_bytes, byte_alignment=16)
@@ -391,9 +404,12 @@ class Kernel:
         tiled_mma = self.tiled_mma(self.wg_n)
         own = tiled_mma.get_slice(0)
         operand_a = tiled_mma.make_fragment_A(own.partition_A(self.part(stages_a, self.wg_m, part)))
-        operand_b = tiled_mma.make_fragment_B(own.partition_B(self.part(stages_b, self.wg_n, Int32(0))))
+        # A tile whose columns end within a swizzle line lies in shared memory with the whole line.
+        lying = self.tiled_mma(self.b_tiles.rows)
+        stages_b = self.part(stages_b, self.b_tiles.rows, Int32(0))
+        operand_b = lying.make_fragment_B(lying.get_slice(0).partition_B(stages_b))
         accumulator = cute.make_rmem_tensor(tiled_mma.partition_shape_C((self.wg_m, self.wg_n)), Float32)
-        own_slots = cute.local_tile(slots, (*self.slot_shape, STORE_SLOTS), (0, 0, warpgroup_index))
+        own_slots = cute.local_tile(slots, (*self.slot_shape, self.store_slots), (0, 0, warpgroup_index))
         # What is stored, here or by the CTA that adds up this slice of the tile.
         slice_n = self.wg_n // self.slices
         slice_mma = self.tiled_mma(slice_n)
@@ -401,7 +417,7 @@ class Kernel:
         if cutlass.const_expr(self.variant.cluster_k > 1):
             total = cute.make_rmem_tensor(slice_mma.partition_shape_C((self.wg_m, slice_n)), Float32)
         store = self.make_store(own_slots, slice_mma, thread, EPILOGUE_BARRIER + warpgroup_index, arguments)
-        slot_rows, slot_columns = self.wg_m // self.slot_shape[0], slice_n // self.slot_shape[1]
+        slot_rows = self.wg_m // self.slot_shape[0]
         partial = None
         if cutlass.const_expr(self.variant.split_k):
             sharer = part
@@ -468,8 +484,8 @@ class Kernel:
                         stores = partial.meet(total, work, store.staging.sync) == 1
                 if stores:
                     first_row = (work.tile_m * self.warpgroups + part) * slot_rows
-                    first_column = (work.tile_n * self.slices + first_slice) * slot_columns
-                    next_slot = store.store(total, first_row, first_column, work.batch, next_slot)
+                    piece = work.tile_n * self.slices + first_slice
+                    next_slot = store.store(total, first_row, piece, work.batch, next_slot)
             if cutlass.const_expr(self.variant.pingpong):
                 state.advance(k_tiles)
                 scheduler.skip_work()
@@ -481,11 +497,13 @@ class Kernel:
     def make_store(self, slots: cute.Tensor, tiled_mma, thread, barrier_id, arguments: dict):
         """The warpgroup's way out: by TMA, or line by line for a D that TMA cannot address."""
         m, n, batches = (arguments[name] for name in "mnl")
-        staging = epilogue.Staging(slots, STORE_SLOTS, self.d_dtype, self.d_is_m_major, tiled_mma, thread, barrier_id)
+        staging = epilogue.Staging(
+            slots, self.store_slots, self.d_dtype, self.d_is_m_major, tiled_mma, thread, barrier_id
+        )
         if self.stores_elements:
             inner, outer = (m, n) if self.d_is_m_major else (n, m)
             matrix = self.strided_matrix("d", self.d_dtype, arguments, inner, outer, batches)
-            return epilogue.ElementStore(staging, matrix, slots, self.d_is_m_major)
+            return epilogue.ElementStore(staging, matrix, self.wg_n // self.slices, slots, self.d_is_m_major)
         return epilogue.TmaStore(
             staging, arguments["tensor_map_d"], coordinates((m, n, batches), self.d_is_m_major), slots
         )

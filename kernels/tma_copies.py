@@ -6,6 +6,8 @@ import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
+SWIZZLE_BYTES = 128
+
 
 @dataclass(frozen=True)
 class OperandTiles:
@@ -14,7 +16,7 @@ class OperandTiles:
     Attributes:
       operand: `a` or `b`.
       is_mn_major: whether the contiguous axis is m or n, not k.
-      rows, k: elements of a tile.
+      tile_rows, k: elements of a tile.
       sharers: CTAs of the cluster that need the same tile. Each loads a slab and multicasts it to all of them: a part
         of the rows, or of k where a part of the rows would cut the swizzle.
     """
@@ -22,9 +24,15 @@ class OperandTiles:
     operand: str
     dtype: type
     is_mn_major: bool
-    rows: int
+    tile_rows: int
     k: int
     sharers: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the tile as it lies in shared memory: a longer contiguous axis ends with a whole swizzle line."""
+        line = SWIZZLE_BYTES * 8 // self.dtype.width
+        return -(-self.tile_rows // line) * line if self.is_mn_major and self.tile_rows > line else self.tile_rows
 
     @property
     def bytes(self) -> int:
@@ -68,6 +76,12 @@ class OperandTiles:
     def partition(self, tensor_map: cute.CopyAtom, stages: cute.Tensor, stage_count: int, sizes: tuple, place: Int32):
         """(Slabs in global memory as `slab_index` counts, the slab of every stage that the CTA at `place` loads)."""
         boxes = cute.local_tile(coordinates(sizes, self.is_mn_major), self.slab, (None, None, None))
+        if self.rows != self.tile_rows:
+            if self.slab[0] != self.rows:
+                raise ValueError(f"slabs of rows of {self.operand} would end beyond its tile of {self.tile_rows} rows")
+            stride = boxes.layout.stride  # boxes as long as the tile lies, one tile apart
+            stride = (*stride[:2], cute.ScaledBasis(self.tile_rows, 0), *stride[3:])
+            boxes = cute.make_tensor(boxes.iterator, cute.make_layout(boxes.layout.shape, stride=stride))
         slab = cute.local_tile(stages, (*self.slab, stage_count), (0, place, 0) if self.cuts_k else (place, 0, 0))
         target, source = cpasync.tma_partition(
             tensor_map, 0, cute.make_layout(1), cute.group_modes(slab, 0, 2), cute.group_modes(boxes, 0, 2)

@@ -97,7 +97,8 @@ THIN = [
 ]
 
 # What TMA cannot address. `elements`: operands of any alignment, for pointers that turn out unaligned at run time, so
-# there is one for all dtypes and majors. `elementstore`: padded operands, a result of any alignment.
+# there is one for all dtypes and majors. `elementstore`: padded operands, a result of any alignment; 192x176 tiles fill
+# other last waves than 128x256: 132 of them, one for each SM, make 2050 x 2050.
 UNALIGNED = [
     *(
         hopper(dtypes, majors, (128, 128), operand_copies="elements", output_copies="elements")
@@ -106,6 +107,8 @@ UNALIGNED = [
     ),
     *(turns(dtypes, majors, output_copies="elements") for dtypes in (BF16, F16) for majors in MAJORS),
     *(turns(BF16, majors, width=128, output_copies="elements") for majors in ("kkn", "knn")),
+    *(hopper(BF16, majors, (128, 256), (2, 1), output_copies="elements") for majors in ("kkn", "knn")),
+    *(hopper(BF16, majors, (192, 176), (1, 2), output_copies="elements") for majors in ("kkn", "knn")),
 ]
 
 HOPPER = [*LARGE, *DYNAMIC, *NONPERSISTENT, *SMALL, *LONG_K, *THIN, *UNALIGNED]

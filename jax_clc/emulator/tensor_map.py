@@ -164,8 +164,9 @@ class TensorMap:
             raise BadDescriptor(f"{len(coordinates)} coordinates for a tensor map of rank {self.rank}")
         if int(coordinates[0]) * self.dtype.itemsize % 16:
             raise MisalignedAddress(
-                f"a tensor copy starts at element {int(coordinates[0])} of the contiguous axis, {self.dtype.itemsize} bytes "
-                "each: a device stops with an illegal instruction unless this is a multiple of 16 bytes"
+                f"a tensor copy starts at element {int(coordinates[0])} of the contiguous axis, "
+                f"{self.dtype.itemsize} bytes each: a device stops with an illegal instruction unless this is a "
+                "multiple of 16 bytes"
             )
         slices, shape, strides = [], [], []
         address = self.address

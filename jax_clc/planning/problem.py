@@ -28,6 +28,9 @@ DTYPE_BYTES = {
 COPY_ALIGNMENT_BYTES = 16
 """What the copy engine (TMA) asks of every base address and of every stride but the contiguous one."""
 
+PADDED_ROW_BYTES = 128
+"""What rows of a padded copy are a multiple of: a line of L2, so that no piece that the copy engine moves cuts one."""
+
 Operand = Literal["a", "b", "d"]
 
 
@@ -154,7 +157,7 @@ class GemmProblem:
         Sizes stay: the kernel still reads (or writes) only the true extent of each row.
         """
         outer_size, contiguous_size = self.extents(operand)
-        multiple = COPY_ALIGNMENT_BYTES // dtype_bytes(self.dtype(operand))
+        multiple = PADDED_ROW_BYTES // dtype_bytes(self.dtype(operand))
         row = -(-contiguous_size // multiple) * multiple
         old_strides = self.strides(operand)
         if contiguous_size and all(stride % contiguous_size == 0 for stride in old_strides):

@@ -63,7 +63,8 @@ def test_parameters_are_laid_out_by_alignment():
 
 
 def test_the_alignment_behind_ptr_is_that_of_the_memory():
-    found = kernel("ret;", ".param .u64 a, .param .u64 .ptr .global .align 16 b, .param .u64 .ptr .align 32 c").parameters
+    parameters = ".param .u64 a, .param .u64 .ptr .global .align 16 b, .param .u64 .ptr .align 32 c"
+    found = kernel("ret;", parameters).parameters
     assert [(p.name, p.offset, p.alignment) for p in found] == [("a", 0, 8), ("b", 8, 8), ("c", 16, 8)]
 
 
