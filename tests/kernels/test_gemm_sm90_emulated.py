@@ -35,9 +35,10 @@ TWO_ON_AN_SM = hopper(BF16, "mkm", (64, 16), (1, 1), "nonpersistent", cluster_k=
 CHAINS = hopper(BF16_TO_F32, "mkn", (128, 128), (1, 1), "nonpersistent", cluster_k=2, split_k=True, chain_k_tiles=2)
 ELEMENTS = hopper(BF16_TO_F32, "mkn", (128, 128), operand_copies="elements", output_copies="elements")
 ELEMENT_STORE = turns(BF16, "kkn", output_copies="elements")
+THREE_WARPGROUPS = hopper(BF16, "knn", (192, 176), (1, 2), output_copies="elements")
 REPRESENTATIVES = [
     COOPERATIVE, DYNAMIC, PINGPONG, DYNAMIC_PINGPONG, SPLIT_K, CLUSTER_K, SPLIT_IN_CLUSTERS, TWO_ON_AN_SM, CHAINS,
-    ELEMENTS, ELEMENT_STORE,
+    ELEMENTS, ELEMENT_STORE, THREE_WARPGROUPS,
 ]  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def test_exact_with_fewer_tiles_than_workers_and_every_axis_a_tail(variant):
         run(variant, Problem(m, n, k, raster_along=seed % 2, split_k=parts_of(variant, 3)), seed)
 
 
-@pytest.mark.parametrize("variant", [ELEMENTS, ELEMENT_STORE], ids=name)
+@pytest.mark.parametrize("variant", [ELEMENTS, ELEMENT_STORE, THREE_WARPGROUPS], ids=name)
 def test_results_of_any_size_and_alignment_are_written_once(variant):
     unit = 1 if variant.operand_copies == "elements" else 8
     for seed, (m, n) in enumerate([(1, 1), (129, 131), (7, 257), (130, 33)]):

@@ -138,7 +138,7 @@ def test_without_element_copies_every_family_is_padded(tmp_path, monkeypatch):
     entries = [e for e in synthetic_manifest.entries() if e["operand_copies"] == "tma"]
     monkeypatch.setenv("JAX_CLC_CUBINS", str(synthetic_manifest.write(tmp_path, entries)))
     made = plan(P(64, 64, 7))
-    assert made.pads == {"a": 8}
+    assert made.pads == {"a": 64}
     assert list(made.choices) == ["sm_90a", "sm_100f"]
 
 

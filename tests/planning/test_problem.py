@@ -52,20 +52,20 @@ def test_padding_makes_room_for_the_last_granule_of_a_single_row():
     problem = GemmProblem.compact(1, 257, 64)
     assert "d's only row has 514 bytes" in problem.misalignment("d")
     padded, row = problem.padded("d")
-    assert row == 264
+    assert row == 320
     assert padded.misalignment("d") is None
 
 
 def test_padding_changes_strides_only_and_cures_the_misalignment():
     problem = GemmProblem.compact(7, 9, 65, batch=2)
     padded, row = problem.padded("a")
-    assert row == 72
-    assert padded.a_strides == (7 * 72, 72)
+    assert row == 128, "whole lines of 128 bytes"
+    assert padded.a_strides == (7 * 128, 128)
     assert (padded.m, padded.n, padded.k) == (7, 9, 65)
     assert padded.misalignment("a") is None
 
 
 def test_padding_keeps_a_shared_operand_shared_and_the_order_of_axes():
     problem = GemmProblem(4, 7, 9, 65, *["bfloat16"] * 3, "k", "n", (65, 4 * 65), (0, 9), (63, 9))
-    assert problem.padded("a")[0].a_strides == (72, 4 * 72)
-    assert problem.padded("b")[0].b_strides == (0, 16)
+    assert problem.padded("a")[0].a_strides == (128, 4 * 128)
+    assert problem.padded("b")[0].b_strides == (0, 64)
