@@ -157,9 +157,13 @@ def estimate(
     if kernel.cluster_k > 1:
         epilogue_us += costs.cluster_k_us
     if "d" not in kernel.tensor_map_operands:
-        # Ping-pong stores one tile while the other is computed, which may be the shorter of the two.
         store_us = costs.element_store_us
-        tile_us = max(tile_us, (tile_us + store_us) / 2) if kernel.pingpong else tile_us + store_us
+        if kernel.pingpong:
+            # One tile is stored while the other is computed, which may be the shorter of the two; the last one is not.
+            tile_us = max(tile_us, (tile_us + store_us) / 2)
+            epilogue_us += store_us
+        else:
+            tile_us += store_us
     tile_us += costs.schedule_us_per_tile.get(kernel.schedule, 0.0)
     first_us = tile_us  # of a cluster's first tile: its start is the grid's
     if kernel.schedule == "nonpersistent":
