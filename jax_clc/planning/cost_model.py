@@ -180,7 +180,7 @@ def estimate(
         mainloop_us = waves * tile_us + epilogue_us
     memory_us = traffic / (costs.memory_efficiency * device.memory_tb_per_s * 1e6)
     longer, shorter = max(mainloop_us, memory_us), min(mainloop_us, memory_us)
-    total_us = costs.launch_us + longer + costs.unhidden_share * shorter
+    total_us = costs.launch_us + costs.stage_us * kernel.stages + longer + costs.unhidden_share * shorter
     if kernel.zeroed_bytes:
         total_us += costs.memset_us
     if kernel.split_k:
