@@ -23,12 +23,11 @@ def turns(dtypes, majors, schedule="static", width=192, **facts) -> Variant:
     return hopper(dtypes, majors, (128, width), (2, 1), schedule, pingpong=True, **facts)
 
 
-# Large aligned problems. 128x256 and 256x128 take the fewest operand bytes for each multiplication; ping-pong hides the
+# Large aligned problems. 128x256 takes the fewest operand bytes for each multiplication; ping-pong hides the
 # epilogue, which counts where k is short, and its narrower tiles fill other last waves. Widths that are no multiple of
 # 64 need an operand whose rows lie along k, so some compute D transposed.
 LARGE = [
     *(hopper(BF16, majors, (128, 256), (2, 1)) for majors in MAJORS),
-    *(hopper(BF16, majors, (256, 128), (1, 2)) for majors in MAJORS),
     *(turns(BF16, majors) for majors in MAJORS),
     *(turns(BF16, "kkn", width=width) for width in (144, 160, 176)),
     *(turns(BF16, "mkm", width=width) for width in (144, 160)),
@@ -78,8 +77,8 @@ LONG_K = [
 ]
 
 # Thin problems are bound by the copy of the wide operand: many stages, a narrow tile, and enough CTAs to fill the
-# memory's bandwidth: by parts of k in a cluster where n is short, by two CTAs on an SM, of which one
-# copies while the other starts or stores.
+# memory's bandwidth: by parts of k in a cluster where n is short, by two CTAs on an SM, of which one copies while the
+# other starts or stores; by 256 rows where n is so long that narrower tiles would leave a second, emptier wave.
 THIN = [
     *(
         hopper(dtypes, majors, (64, 16), (1, 1), "nonpersistent", cluster_k=2, ctas_per_sm=2)
@@ -87,6 +86,7 @@ THIN = [
         for majors in TRANSPOSED
     ),
     *(hopper(BF16, majors, (128, width), (1, 1), "nonpersistent") for majors in TRANSPOSED for width in (16, 64)),
+    *(hopper(BF16, majors, (256, 16), (1, 1), "nonpersistent") for majors in TRANSPOSED),
     *(
         hopper(dtypes, majors, (128, 64), (1, 1), "nonpersistent", cluster_k=2)
         for dtypes in (BF16, F16)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -25,9 +26,23 @@ MEASURED = json.loads((ROOT / "benchmarks" / "results" / "interference.json").re
 SCHEDULES = ("nonpersistent", "static", "dynamic")
 SMS, CLUSTER = MEASURED["sm_count"], 2
 GPC_SIZES = (16, 16, 16, 16, 16, 16, 18, 18)
-CLUSTER_TILES = 8192 // 256 * (8192 // 256)  # CTA tile 128 x 256, cluster (2, 1)
-ROUNDS = -(-CLUSTER_TILES // (SMS // CLUSTER))
+SIZE, DEPTH = 8192, 4096
 BEGIN, END = "<!-- interference: begin -->", "<!-- interference: end -->"
+
+
+def cta_tile(schedule: str) -> tuple[int, int]:
+    """Rows and columns, from the name of the kernel that was measured; two CTAs of a cluster lie below one another."""
+    found = re.search(r"_(\d+)x(\d+)x64_(?:pingpong_)?c2x1_", MEASURED["rows"][0]["kernels"][schedule])
+    return int(found[1]), int(found[2])
+
+
+def cluster_tiles(schedule: str) -> int:
+    tile_m, tile_n = cta_tile(schedule)
+    return -(-SIZE // (CLUSTER * tile_m)) * -(-SIZE // tile_n)
+
+
+def rounds(schedule: str, clusters: int) -> int:
+    return -(-cluster_tiles(schedule) // clusters)
 
 
 def measured_us(schedule: str) -> dict[int, float]:
@@ -37,20 +52,22 @@ def measured_us(schedule: str) -> dict[int, float]:
 
 def tile_us(schedule: str) -> float:
     """Time of a tile with all SMs at work."""
-    return measured_us(schedule)[0] / ROUNDS
+    return measured_us(schedule)[0] / rounds(schedule, SMS // CLUSTER)
 
 
 def speed() -> tuple[tuple[int, float], ...]:
     """(busy SMs, relative speed): the clock falls as more SMs draw power.
 
-    Few SMs run at the boost clock: 2 * 128 * 256 * 4096 FLOP at 4,096 FLOP a clock and 1.98 GHz are 33.1 us. In between
-    stands `dynamic` with the most SMs held, whose rounds are full.
+    Few SMs run at the boost clock, 1.98 GHz, at 4,096 FLOP a clock. In between stands `dynamic` with the most SMs held,
+    whose rounds are full.
     """
+    tile_m, tile_n = cta_tile("static")
+    boosted_us = 2 * tile_m * tile_n * DEPTH / 4096 / 1980
     times = measured_us("dynamic")
     held = max(times)
     free = (SMS - held) // CLUSTER - 1  # the odd SMs of two GPCs hold no cluster
-    at_half = tile_us("dynamic") / (times[held] / -(-CLUSTER_TILES // free))
-    return (32, tile_us("static") / 33.1), (free * CLUSTER, at_half), (SMS, 1.0)
+    at_half = tile_us("dynamic") / (times[held] / rounds("dynamic", free))
+    return (32, tile_us("static") / boosted_us), (free * CLUSTER, at_half), (SMS, 1.0)
 
 
 def held_windows(count: int) -> tuple[SmWindow, ...]:
@@ -64,7 +81,7 @@ def held_windows(count: int) -> tuple[SmWindow, ...]:
 def predicted(schedule: str, held: int) -> TileTrace:
     """The model's trace with `held` SMs held throughout."""
     device = Device(SMS, CLUSTER, GPC_SIZES, held_windows(held), speed())
-    return simulate(schedule, Tiles.constant(CLUSTER_TILES, tile_us(schedule)), device)
+    return simulate(schedule, Tiles.constant(cluster_tiles(schedule), tile_us(schedule)), device)
 
 
 def table() -> str:

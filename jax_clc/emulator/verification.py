@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -86,7 +87,8 @@ def shapes_of(entry: Mapping) -> list[Problem]:
 
 def representatives(entries: Sequence[Mapping]) -> set[str]:
     """At most 8 kernels of each family that together show as many pairs of values as they can of the facts in which
-    kernels differ most, and so every single value that 8 kernels can show."""
+    kernels differ most, and so every single value that 8 kernels can show; of equals the one of the smallest tile,
+    which the emulated device runs through soonest."""
 
     def pairs(entry: Mapping) -> set[tuple]:
         values = [(fact, repr(entry.get(fact))) for fact in REPRESENTATIVE_FACTS]
@@ -97,7 +99,7 @@ def representatives(entries: Sequence[Mapping]) -> set[str]:
         mine = [e for e in entries if e["family"] == family]
         wanted = set().union(*(pairs(e) for e in mine))
         for _ in range(REPRESENTATIVES):
-            best = max(mine, key=lambda e: len(wanted & pairs(e)), default=None)
+            best = max(mine, key=lambda e: (len(wanted & pairs(e)), -math.prod(e["cta_tile"])), default=None)
             if best is None or not wanted & pairs(best):
                 break
             chosen.add(best["name"])
