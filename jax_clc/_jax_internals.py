@@ -13,8 +13,9 @@ import jax
 from jax._src import core, dispatch, sharding_impls
 from jax._src.interpreters import batching, mlir
 from jax._src.lax import lax as _lax
-from jax.extend.core import Primitive
 
+# The class alone: `jax.extend.core` loads Pallas with it, a third of what importing jax_clc would then take.
+Primitive = core.Primitive
 # `precision=None` means `jax_default_matmul_precision`; the names and pairs that users pass have one canonical form.
 canonicalize_precision = _lax.canonicalize_precision
 # `out_sharding` may be a PartitionSpec, meant for the mesh in context.
@@ -29,7 +30,7 @@ def convert_element_type(x: Any, dtype: Any, weak_type: bool) -> jax.Array:
     return _lax._convert_element_type(x, dtype, weak_type)
 
 
-def require_devices_during_lowering(primitive: Primitive) -> None:
+def require_devices_during_lowering(primitive: core.Primitive) -> None:
     """Tells JAX that the primitive's lowering looks at the devices: it may contain `custom_partitioning`."""
     dispatch.prim_requires_devices_during_lowering.add(primitive)
 
@@ -93,7 +94,7 @@ def partitioned_over(module_context: Any) -> str | None:
     return None
 
 
-def register_lowering(primitive: Primitive, rule: Any) -> None:
+def register_lowering(primitive: core.Primitive, rule: Any) -> None:
     """Registers the one rule for all platforms, and not as cacheable.
 
     A cached rule is lowered as a function of its own, where what made the operands is out of sight. One rule, because

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from jax_clc import _jax_internals as internals
@@ -253,7 +252,7 @@ def _lower_split(ctx: Any, a: Any, b: Any, rule: Callable[..., Any], **parameter
     return internals.pin_explicit_sharding(ctx, results)
 
 
-portable_gemm_p = Primitive("portable_gemm")
+portable_gemm_p = internals.Primitive("portable_gemm")
 """`gemm_p` inside a program for several platforms, where JAX chooses between rules registered one for each."""
 portable_gemm_p.def_abstract_eval(lambda a, b, **parameters: gemm_p.abstract_eval(a, b, **parameters)[0])
 

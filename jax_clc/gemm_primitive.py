@@ -12,15 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Primitive
-from jax.extend.core.primitives import dot_general_p, transpose_p
 from jax.interpreters import ad
 
 from jax_clc import _jax_internals as internals
 from jax_clc.contraction import Contraction
 from jax_clc.options import GemmOptions
 
-gemm_p = Primitive("gemm")
+gemm_p = internals.Primitive("gemm")
 """Operands a, b. Parameters: `contraction`; `precision`, `preferred_element_type` as `lax.dot_general`; `out_dtype`, to
 which the sum is rounded (None: what `lax.dot_general` gives); `out_sharding` of the result; `options`."""
 
@@ -92,13 +90,13 @@ def _abstract_eval(
     out_sharding: Any, options: GemmOptions,
 ) -> Any:  # fmt: skip
     del options
-    aval, _ = dot_general_p.abstract_eval(
+    aval, _ = lax.dot_general_p.abstract_eval(
         a, b, dimension_numbers=contraction.dimension_numbers(), precision=precision,
         preferred_element_type=preferred_element_type, out_sharding=_natural_sharding(out_sharding, contraction),
     )  # fmt: skip
     permutation = contraction.permutation()
     if permutation != tuple(range(len(permutation))):
-        aval, _ = transpose_p.abstract_eval(aval, permutation=permutation)
+        aval, _ = lax.transpose_p.abstract_eval(aval, permutation=permutation)
     return aval if out_dtype is None else aval.update(dtype=jax.numpy.dtype(out_dtype))
 
 

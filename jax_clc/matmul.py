@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core.primitives import dot_general_p
 
 from jax_clc import _jax_internals as internals
 from jax_clc import emulation, gemm_lowering
@@ -193,7 +192,7 @@ def _dot_general(lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any, 
     precision = internals.canonicalize_precision(precision)
     if preferred_element_type is not None:
         preferred_element_type = jnp.zeros((), preferred_element_type).dtype
-    dot_general_p.abstract_eval(  # lax's own errors for operands that do not go together
+    jax.lax.dot_general_p.abstract_eval(  # lax's own errors for operands that do not go together
         jax.typeof(lhs), jax.typeof(rhs), dimension_numbers=dimension_numbers, precision=precision,
         preferred_element_type=preferred_element_type, out_sharding=out_sharding,
     )  # fmt: skip

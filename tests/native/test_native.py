@@ -224,11 +224,28 @@ print("child", status)
     assert result.stdout.strip() == "child 0", result.stderr
 
 
+def test_import_loads_what_products_need_and_no_more():
+    """No package besides JAX's own dependencies, none of our tools, and no Pallas, which `jax.extend` brings along."""
+    code = "import sys, jax; before = set(sys.modules); import jax_clc; print(*sorted(set(sys.modules) - before))"
+    modules = run_python(code).stdout.split()
+    assert "jax_clc" in modules
+    assert {name.partition(".")[0] for name in modules} <= {"jax", "jax_clc", *sys.stdlib_module_names}
+    unwanted = ("jax.extend", "jax._src.pallas", "jax_clc.bench", "jax_clc.cli", "jax_clc.emulator")
+    assert not [name for name in modules if name.startswith(unwanted)]
+
+
 def test_import_adds_little_to_the_import_of_jax():
-    """Budget: 0.1 s of the processor, the best of three fresh processes, so that a busy machine does not decide."""
-    code = "import time, jax; t = time.process_time(); import jax_clc; print(time.process_time() - t)"
+    """Budget: 0.1 s of the processor where `import jax` takes 0.65 s of it, in proportion on any other machine."""
+    code = """
+import time
+start = time.process_time()
+import jax
+middle = time.process_time()
+import jax_clc
+print((time.process_time() - middle) / (middle - start))
+"""
     best = min(float(run_python(code).stdout) for _ in range(3))
-    assert best < 0.1, f"{best:.3f} s"
+    assert best < 0.1 / 0.65, f"{best:.3f} of what jax takes"
 
 
 def test_registration_with_a_full_manifest_is_quick(manifest_folder):

@@ -199,10 +199,10 @@ def test_the_plan_reads_in_sixty_columns():
 def test_planning_is_quick_enough_to_trace_with():
     import time
 
-    start = time.perf_counter()
+    start = time.process_time()
     for size in range(20):
         plan(P(4096 + 8 * size, 4096, 4096))
-    assert (time.perf_counter() - start) / 20 < 0.1
+    assert (time.process_time() - start) / 20 < 0.1
 
 
 @settings(max_examples=60, deadline=None)
