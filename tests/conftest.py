@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -14,6 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # the installed package is what is tested, and the source folder serves the rest, such as `kernels`.
 if not any((ROOT / "jax_clc").glob("_native*")):
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != ROOT] + [str(ROOT)]
+
+# No example fails for the time it takes, on however slow or busy a machine.
+settings.register_profile("jax_clc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("jax_clc")
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 

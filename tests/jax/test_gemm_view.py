@@ -113,7 +113,7 @@ def contractions(draw: st.DrawFn) -> tuple[Contraction, dict[int, int]]:
     return Contraction(**parts), sizes
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(contractions(), st.sampled_from([1, 8]), st.randoms(use_true_random=False))
 def test_view_computes_the_contraction(case, row_multiple, random) -> None:
     c, sizes = case
@@ -130,7 +130,7 @@ def test_view_computes_the_contraction(case, row_multiple, random) -> None:
     np.testing.assert_array_equal(evaluate(view, a, b, expected.shape, row_multiple), expected)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(contractions(), st.data())
 def test_backward_and_batched_contractions(case, data) -> None:
     c, sizes = case

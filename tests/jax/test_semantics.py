@@ -191,7 +191,7 @@ def draw_product(data, sizes) -> tuple[jax.Array, jax.Array, tuple]:
     return a, b, (unzip(pairs["k"]), unzip(pairs["l"]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_dimension_numbers(data) -> None:
     a, b, numbers = draw_product(data, st.integers(0, 4))
@@ -207,7 +207,7 @@ def test_any_dimension_numbers_on_the_emulated_device(arch) -> None:
         pytest.skip(missing)
     launches = 0
 
-    @settings(max_examples=25, deadline=None, derandomize=True)
+    @settings(max_examples=25, derandomize=True)
     @given(st.data())
     def check(data) -> None:
         nonlocal launches
@@ -265,7 +265,7 @@ STEPS = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=4),
     st.sampled_from([(matmul, jnp.matmul), (functools.partial(einsum, "...ij,...jk->...ki"),

@@ -10,7 +10,7 @@ groups = st.integers(1, 50)
 along = st.integers(0, 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(tiles_m=tiles, tiles_n=tiles, batches=st.integers(1, 3), raster_group=groups, raster_along=along)
 def test_every_tile_is_handed_out_once(tiles_m, tiles_n, batches, raster_group, raster_along):
     handed_out = [

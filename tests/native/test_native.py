@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -235,7 +236,10 @@ def test_import_loads_what_products_need_and_no_more():
 
 
 def test_import_adds_little_to_the_import_of_jax():
-    """Budget: 0.1 s of the processor where `import jax` takes 0.65 s of it, in proportion on any other machine."""
+    """Budget: 0.1 s of the processor where `import jax` takes 0.65 s of it, in proportion on any other machine.
+
+    The first try may have to compile the package's files; a busy machine disturbs some tries, and not the least.
+    """
     code = """
 import time
 start = time.process_time()
@@ -244,12 +248,29 @@ middle = time.process_time()
 import jax_clc
 print((time.process_time() - middle) / (middle - start))
 """
-    best = min(float(run_python(code).stdout) for _ in range(3))
-    assert best < 0.1 / 0.65, f"{best:.3f} of what jax takes"
+    budget, shares = 0.1 / 0.65, []
+    while len(shares) < 8 and min(shares, default=1.0) >= budget:
+        shares.append(float(run_python(code, PYTHONDONTWRITEBYTECODE="").stdout))
+    assert min(shares) < budget, f"{min(shares):.3f} of what jax takes"
 
 
-def test_registration_with_a_full_manifest_is_quick(manifest_folder):
+def test_registration_of_a_full_manifest_takes_little_more_than_reading_it(manifest_folder, monkeypatch):
     write_manifest(manifest_folder, *(fake_entry(f"fake{i}") for i in range(128)))
-    start = time.process_time()
-    native_module.register()
-    assert time.process_time() - start < 0.1
+    text = (manifest_folder / "manifest.json").read_text()
+    native_module.register()  # once for the targets
+
+    def register() -> None:
+        catalog._load.cache_clear()
+        monkeypatch.setattr(native_module, "_kernels_registered", None)
+        native_module.register()
+
+    def least_seconds(action: Callable[[], object]) -> float:
+        seconds = []
+        for _ in range(5):
+            start = time.thread_time()
+            action()
+            seconds.append(time.thread_time() - start)
+        return min(seconds)
+
+    share = least_seconds(register) / least_seconds(lambda: json.loads(text))
+    assert share < 10, f"{share:.1f} times what reading the JSON takes"

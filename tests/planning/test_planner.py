@@ -205,7 +205,7 @@ def test_planning_is_quick_enough_to_trace_with():
     assert (time.process_time() - start) / 20 < 0.1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 5),
     st.sampled_from("km"), st.sampled_from("kn"), st.sampled_from([None, 1, 7, 131]),

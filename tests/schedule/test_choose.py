@@ -23,7 +23,7 @@ BLACKWELL = ("nonpersistent", "static", "clc")
     request_us=st.floats(0, 3),
     reset_us=st.floats(0, 3),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_closed_form_equals_simulation(
     schedule, tiles, planned, data, tile_us, launch_us, prologue_us, request_us, reset_us
 ):

@@ -175,7 +175,7 @@ def launches(draw):
 
 
 @given(launch=launches(), schedule=st.sampled_from(SCHEDULES))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_tile_is_computed_once_and_no_bound_is_broken(launch, schedule):
     tiles, device, costs = launch
     trace = simulate(schedule, tiles, device, costs)
@@ -207,7 +207,6 @@ def test_every_tile_is_computed_once_and_no_bound_is_broken(launch, schedule):
     schedule=st.sampled_from(ASKING),
     request_us=st.floats(0, 3),
 )
-@settings(deadline=None)
 def test_asking_is_never_worse_than_the_list_scheduling_bound(tile_times, sms, schedule, request_us):
     """Graham's bound, with one tile claimed ahead and the longest a worker may wait for an answer."""
     tiles = Tiles(tuple(tile_times), (0.0,) * len(tile_times))
@@ -223,7 +222,7 @@ def test_equal_tiles_on_a_quiet_device_take_the_same_time_under_every_schedule(t
 
 
 @given(launch=launches(), schedule=st.sampled_from(SCHEDULES))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_same_input_gives_the_same_trace(launch, schedule):
     assert simulate(schedule, *launch) == simulate(schedule, *launch)
 
