@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -34,7 +35,10 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand and gives its exit status: 0 done, 1 a check failed, 2 a request that cannot be met."""
+    """Runs one subcommand and gives its exit status.
+
+    0 done, 1 a check failed, 2 a request that cannot be met, 130 interrupted, 141 nobody reads the output any more.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in arguments if not word.startswith("-")), None)
     parser = build_parser(command)
@@ -49,10 +53,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         status = importlib.import_module(COMMANDS[parsed.command][0]).main(parsed)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered has nowhere to go
+        return 141
     except (ValueError, RuntimeError, OSError) as error:
-        print(f"jax-clc {parsed.command}: {error}", file=sys.stderr)
-        return 2
+        if "KeyboardInterrupt" not in str(error):  # in an emulated kernel, under XLA, it becomes an error of XLA's
+            print(f"jax-clc {parsed.command}: {error}", file=sys.stderr)
+            return 2
+        return interrupted()
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        return interrupted()
     return int(status or 0)
+
+
+def interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return 130

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from jax_clc.cli import problem_arguments
+from jax_clc.cli.output_arguments import output_file, picture_file
 from jax_clc.cli.progress import ProgressLine
 
 DEFAULT_SIZES = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 14336, 4096))
@@ -26,13 +26,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--peers", nargs="*", default=["jnp.dot"], choices=("jnp.dot", "jnp.dot padded", "pallas"))
     parser.add_argument("--quick", action="store_true", help="fewer samples")
     parser.add_argument("--timer", default="auto", choices=("auto", "cupti", "wall"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the results (needs matplotlib)")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the results")
+    parser.add_argument("--png", type=picture_file, metavar="FILE", help="draw the results (needs matplotlib)")
     return parser
 
 
 def main(args: argparse.Namespace) -> int:
-    """Status 1 if a result is not exact; nothing is timed then."""
+    """Status 1 if a result is not exact: nothing is timed then; 2 if ours ran none of the problems as requested."""
     if len(args.sizes) % 3:
         raise ValueError(f"sizes come as M N K triples; got {len(args.sizes)} numbers")
     from jax_clc.bench import results
@@ -71,6 +71,9 @@ def main(args: argparse.Namespace) -> int:
         print("no device that kernels are built for: both columns are\nlax.dot_general")
     print(f"median {what} of interleaved calls, each exact;\nratio above 1: ours is faster\n")
     print(results.table(rows))
+    for row in rows:
+        for name, reason in row["skipped"].items():
+            print(f"\n{results.label(row)}: {name} did not run: {reason}")
     content = {"format": results.RESULTS_FORMAT, "set": "bench", "environment": found, "rows": rows}
     if args.json:
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -80,4 +83,4 @@ def main(args: argparse.Namespace) -> int:
 
         plots.save_rows(rows, args.png, title=f"{found['device']}: {what}")
         print(f"written: {args.png}")
-    return 0
+    return 0 if any(results.OURS in row["contestants"] for row in rows) else 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import tempfile
 import textwrap
 import time
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def main(args: argparse.Namespace) -> int:
-    """Status 0 if every step was done and every check passed, 1 if not, 2 where nothing could be run."""
+    """Status 0 if every step was done and every check passed, 1 if not; 0 too where it says what it would do."""
     from jax_clc.bench.environment import running_family
     from jax_clc.cli import first_contact_steps as steps
 
@@ -43,9 +44,10 @@ def main(args: argparse.Namespace) -> int:
         print(what_it_would_do(steps.Contact.of_family(args.family or "sm_100f", args.quick), chosen))
         return 0
     contact = steps.Contact.of_this_device(args.quick)
+    args.output.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=args.output).close()  # a folder that cannot be written is no news for after the steps
     report = run(contact, chosen)
     name = "first_contact_" + re.sub(r"\W+", "_", report["environment"]["device"]).strip("_").lower()
-    args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / f"{name}.json"
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(summary(report))

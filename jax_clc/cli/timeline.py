@@ -7,6 +7,7 @@ import math
 import re
 from pathlib import Path
 
+from jax_clc.cli.output_arguments import output_file, picture_file
 from jax_clc.cli.problem_arguments import positive
 from jax_clc.schedule import trace as trace_format
 from jax_clc.schedule.model import Costs, Device, Tiles, simulate
@@ -49,9 +50,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=f"of {', '.join(SCHEDULES)}; default: static, nonpersistent and clc in the model, all in a run",
     )
     parser.add_argument(
-        "--png", metavar="FILE", type=Path, help="write a picture; the suffix decides (.png, .svg, .pdf)"
+        "--png", metavar="FILE", type=picture_file, help="write a picture; the suffix decides (.png, .svg, .pdf)"
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the traces")
+    parser.add_argument("--json", metavar="FILE", type=output_file, help="write the traces")
     parser.add_argument("--colour", choices=("tile", "worker"), default="tile", help="what a colour stands for")
     parser.add_argument("--title", help="title of the picture")
     parser.add_argument("--width", type=int, default=60, help="columns of the text (default 60)")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_clc.cli import problem_arguments
+from jax_clc.cli.output_arguments import output_file
 from jax_clc.cli.progress import ProgressLine
 from jax_clc.planning import tuned_choices
 
@@ -20,7 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser("tune", help="measure your shapes, write a table", description=__doc__)
     parser.add_argument("sizes", type=int, nargs="+", metavar="M N K", help="one or more triples")
     problem_arguments.add_type_arguments(parser)
-    parser.add_argument("--table", type=Path, default=Path("jax_clc_tuned.json"), metavar="FILE",
+    parser.add_argument("--table", type=output_file, default="jax_clc_tuned.json", metavar="FILE",
                         help="table to write or to add to (default jax_clc_tuned.json)")  # fmt: skip
     parser.add_argument("--candidates", type=int, default=12, metavar="N", help="kernels tried for each shape")
     return parser

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import os
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -29,7 +30,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--shape", metavar="MxNxK[xL[xSPLIT]]", help="only this shape, in the kernel's own terms")
     parser.add_argument("--seed", type=int, help="only this seed")
-    parser.add_argument("--seeds", type=positive, default=3, help="seeds for each kernel (default 3)")
+    parser.add_argument(
+        "--seeds", type=positive, default=3, help="seeds for each kernel, one at least for each shape (default 3)"
+    )
     parser.add_argument(
         "--representative-seeds", type=positive, default=50, help="seeds for representative kernels (default 50)"
     )
@@ -105,7 +108,10 @@ def run_all(cases: Sequence[Case], entries: dict, folder: Path, jobs: int) -> li
             for case in batch:
                 note([verification.run_case(case, entry, folder)])
     else:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        # Ctrl-C ends the workers without a word: the command says that it was interrupted.
+        with ProcessPoolExecutor(
+            jobs, mp_context=get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL)
+        ) as pool:
             for future in as_completed([pool.submit(run_batch, batch, dict(entry), folder) for batch, entry in pieces]):
                 note(future.result())
     return [outcomes[case] for case in cases]

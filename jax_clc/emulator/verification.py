@@ -61,8 +61,9 @@ class Outcome:
 
 def parse_shape(text: str) -> Problem:
     """`m x n x k [x l [x split_k]]`, joined by `x` or commas. Raises ValueError."""
-    numbers = [int(v) for v in text.replace("x", ",").split(",")]
-    if not 3 <= len(numbers) <= 5 or min(numbers) < 1:
+    parts = text.replace("x", ",").split(",")
+    numbers = [int(part) for part in parts if part.isdecimal()]
+    if len(numbers) != len(parts) or not 3 <= len(numbers) <= 5 or min(numbers) < 1:
         raise ValueError(f"shape {text!r}: m, n, k and if need be l and split_k are wanted, as in 520x392x136x2")
     m, n, k, *rest = numbers
     return Problem(m, n, k, l=rest[0] if rest else 1, split_k=rest[1] if len(rest) > 1 else 1)

@@ -49,6 +49,8 @@ class Tiles:
     @staticmethod
     def drawn(count: int, mainloop_us: float, spread: float, *, seed: int, epilogue_us: float = 0.0) -> Tiles:
         """Lognormal mainloop times of mean `mainloop_us` and coefficient of variation `spread`, from `seed`."""
+        if not 0 <= spread < math.inf:
+            raise ValueError(f"spread is {spread}; a coefficient of variation is finite and not negative")
         generator = random.Random(seed)
         sigma = math.sqrt(math.log1p(spread * spread))
         times = tuple(mainloop_us * generator.lognormvariate(-sigma * sigma / 2, sigma) for _ in range(count))

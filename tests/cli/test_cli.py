@@ -2,12 +2,14 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 from jax_clc import cli
+from jax_clc.cli import output_arguments
 
 
 def widest(text):
@@ -139,6 +141,57 @@ def test_bench_checks_then_times_and_writes_json_and_png(jax_clc_command, tmp_pa
     assert set(content["rows"][0]["contestants"]) == {"jax_clc", "jnp.dot"}
     assert content["environment"]["packages"]["jax"]
     assert files[1].read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("command", "text"), [
+    (("bench", 64, 64, 64, "--json", "{}/none/x.json"), "cannot be written"),
+    (("bench", 64, 64, 64, "--json", "{}"), "cannot be written"), (("tune", 64, 64, 64, "--table", "{}"), "cannot be"),
+    (("timeline", "--json", "{}/none/x.json"), "cannot be written"),
+    (("bench", 64, 64, 64, "--png", "{}/x.foo"), "suffix|matplotlib"),
+])  # fmt: skip
+def test_an_output_that_cannot_be_written_is_refused_before_anything_runs(jax_clc_command, capsys, tmp_path, command,
+                                                                          text):  # fmt: skip
+    with pytest.raises(SystemExit) as stopped:
+        jax_clc_command(*(str(word).format(tmp_path) for word in command))
+    captured = capsys.readouterr()
+    assert stopped.value.code == 2 and captured.out == ""
+    assert re.search(text, captured.err)
+
+
+def test_asking_for_an_output_leaves_no_file_behind_and_keeps_what_is_there(tmp_path):
+    present = tmp_path / "present.json"
+    present.write_text("kept")
+    assert output_arguments.output_file(str(present)).read_text() == "kept"
+    assert not output_arguments.output_file(str(tmp_path / "absent.json")).exists()
+
+
+def test_bench_of_a_kernel_that_cannot_run_says_why(jax_clc_command):
+    status, out, _ = jax_clc_command("bench", 64, 64, 64, "--quick", "--timer", "wall", "--kernel", "nope")
+    assert status == 2
+    assert "jax_clc did not run: kernel='nope' does not exist" in out
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("INTERNAL: kernel x: KeyboardInterrupt: ")])
+def test_an_interrupted_command_says_so_in_one_word(jax_clc_command, monkeypatch, error):
+    def stop(args):
+        raise error
+
+    monkeypatch.setattr(importlib.import_module("jax_clc.cli.plan"), "main", stop)
+    assert jax_clc_command("plan", 64, 64, 64) == (130, "", "interrupted\n")
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    code = "import sys, jax_clc.cli as c; sys.exit(c.main(['timeline', '--tiles', '2000', '--sms', '400']))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert (process.wait(), process.stderr.read()) == (141, b"")
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("text", ["foo", "8x8", "0x8x8", "8x8x8x1x1x1", "8x-8x8"])
+def test_a_malformed_shape_is_refused_with_an_example(jax_clc_command, text):
+    status, _, err = jax_clc_command("verify", "--shape", text)
+    assert status == 2 and "as in 520x392x136x2" in err
 
 
 def test_bench_does_not_time_a_wrong_result(jax_clc_command, monkeypatch):

@@ -35,6 +35,15 @@ def row(m, n, k, **times):
     )  # fmt: skip
 
 
+def test_a_folder_that_cannot_be_written_is_noticed_before_the_steps_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("jax_clc.bench.environment.running_family", lambda: "sm_90a")
+    monkeypatch.setattr(steps.Contact, "of_this_device", lambda quick: CONTACT)
+    monkeypatch.setattr(first_contact, "run", lambda *_: pytest.fail("the steps were run"))
+    (tmp_path / "file").touch()
+    assert command_line(["first-contact", "--output", str(tmp_path / "file")]) == 2
+    assert "file" in capsys.readouterr().err
+
+
 def test_without_a_gpu_it_says_what_it_would_do(capsys):
     if not catalog_is_there():
         pytest.skip("no kernels are built here, and the command lists their schedules")
