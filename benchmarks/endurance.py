@@ -68,6 +68,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=SCHEDULES)
     parser.add_argument("--out", type=Path, default=suite.RESULTS_FOLDER / "endurance.json")
     args = parser.parse_args(argv)
+    suite.require_device(parser)
     content: dict[str, Any] = {
         "format": results.RESULTS_FORMAT, "set": "endurance", "environment": environment("wall"), "rows": [],
         "command": f"python -m benchmarks.endurance {' '.join(sys.argv[1:])}".strip(), "repeats": args.repeats,

@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=suite.RESULTS_FOLDER / "interference.json")
     args = parser.parse_args(argv)
 
+    suite.require_device(parser)
     data = {**PROBLEM, "majors": args.majors}
     problem = results.problem_of(data)
     clock = timer()

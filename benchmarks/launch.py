@@ -92,6 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=suite.RESULTS_FOLDER / "launch.json")
     args = parser.parse_args(argv)
     if args.here:
+        suite.require_device(parser)
         print(json.dumps(measure()))
         return 0
     content: dict[str, Any] = {
@@ -109,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
         if done.returncode:
             print(f"FAILED with {mode}:\n{done.stderr[-2000:]}")
-            return 1
+            return done.returncode
         measured = json.loads(done.stdout.strip().splitlines()[-1])
         content["environment"] = measured.pop("environment")
         content["modes"][mode] = measured

@@ -31,8 +31,8 @@ STEPS: dict[str, tuple[list[str], int]] = {
         name: ([PYTHON, "-m", "benchmarks.run", "--set", name, "--budget-s", str(limit - 40),
                 "--out", f"{{out}}/{name}.json"], limit)
         for name, limit in {
-            "large": 280, "llm": 400, "unaligned": 150, "thin": 200, "batched": 120, "f16": 90, "f32_out": 90,
-            "pallas": 240,
+            "large": 280, "llm": 400, "unaligned": 150, "thin": 200, "small": 90, "batched": 120, "f16": 90,
+            "f32_out": 90, "pallas": 240,
         }.items()
     },
 }  # fmt: skip

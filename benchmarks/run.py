@@ -44,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no problem after this many seconds")
     args = parser.parse_args(argv)
 
+    suite.require_device(parser)
     chosen = sets[args.name]
     problems = [p for p in chosen.problems if not args.only or args.only in f"{results.label(p)} {p.get('note', '')}"]
     requests: dict[str, dict[str, Any]] = {results.OURS: {}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -23,6 +24,20 @@ class ProblemSet:
     peers: tuple[str, ...] = ("jnp.dot",)
     geomean: float | None = None
     least: float | None = None
+
+
+def require_device(parser: argparse.ArgumentParser) -> str:
+    """The kernel family of JAX's default device. Leaves with status 2 where there is none, before results are touched:
+    those in `results/` are of a GPU, and a CPU's times must not take their place."""
+    import jax
+
+    from jax_clc.bench.environment import running_family
+
+    family = running_family()
+    if family is None:
+        kind = jax.devices()[0].device_kind
+        parser.exit(2, f"{parser.prog}: this measures kernels, and {kind} is no device that kernels are built for\n")
+    return family
 
 
 def load() -> dict[str, ProblemSet]:

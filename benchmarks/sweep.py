@@ -17,7 +17,7 @@ from benchmarks.run import write
 from jax_clc.bench import contestants, results
 from jax_clc.bench.contestants import NotApplicable
 from jax_clc.bench.device_timer import timer
-from jax_clc.bench.environment import environment, plan_here, running_family
+from jax_clc.bench.environment import environment, plan_here
 from jax_clc.bench.race import Effort
 from jax_clc.bench.sweep import sweep
 from jax_clc.cli.progress import ProgressLine
@@ -34,10 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=suite.RESULTS_FOLDER / "sweep.json")
     args = parser.parse_args(argv)
 
-    family = running_family()
-    if family is None:
-        print("a sweep measures kernels: it needs a device that kernels are built for")
-        return 2
+    family = suite.require_device(parser)
     problems = [(name, data) for name in args.names or sets for data in sets[name].problems]
     clock, start = timer(), time.monotonic()
     content: dict[str, Any] = {

@@ -24,11 +24,8 @@ def environment(timer_name: str) -> dict[str, Any]:
         "runtime": getattr(device.client, "platform_version", "").splitlines()[0:1],
         "timer": timer_name,
         "python": platform.python_version(),
-        "packages": {
-            name: version(name) for name in ("jax", "jaxlib", "jax_clc", "jax-cuda13-plugin", "jax-cuda12-plugin")
-        },
+        "packages": {name: text for name in PACKAGES if (text := version(name))},
     }
-    found["packages"] = {name: text for name, text in found["packages"].items() if text}
     try:
         from jax_clc import native
 

@@ -1,0 +1,30 @@
+"""Without a GPU a benchmark says so, measures nothing and leaves the committed results alone."""
+
+import importlib
+
+import pytest
+
+pytest.importorskip("benchmarks", reason="benchmarks/ is in the source folder only")
+
+from benchmarks import suite  # noqa: E402
+from jax_clc.bench import environment  # noqa: E402
+
+
+@pytest.mark.parametrize("arguments", [
+    ("run", "--set", "small"), ("interference",), ("endurance",), ("sweep",), ("launch", "--here"),
+])  # fmt: skip
+def test_a_benchmark_without_a_device_touches_no_result(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(environment, "running_family", lambda: None)
+    before = {path: path.read_bytes() for path in suite.RESULTS_FOLDER.iterdir()}
+    name, *rest = arguments
+    with pytest.raises(SystemExit) as stopped:
+        importlib.import_module(f"benchmarks.{name}").main(rest)
+    assert stopped.value.code == 2
+    assert "is no device that kernels are built for" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in suite.RESULTS_FOLDER.iterdir()} == before
+
+
+def test_every_set_can_be_run_as_a_step():
+    from benchmarks import on_device
+
+    assert set(suite.load()) <= set(on_device.STEPS)
