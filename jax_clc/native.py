@@ -24,8 +24,6 @@ STATE_TYPE = "jax_clc.GemmCall"
 OLDEST_JAX = (0, 9, 1)
 """The jaxlib on whose FFI headers the extension is built; an older one may refuse it only when its backend starts."""
 
-_HOW_TO_REBUILD = "Reinstall jax_clc (`pip install .` in the source folder)."
-
 
 class NativeError(RuntimeError):
     """The extension or the kernels cannot be used; the text names the file and how to rebuild it."""
@@ -57,7 +55,7 @@ def extension() -> ModuleType:
         found = ", ".join(sorted(path.name for path in folder.glob("_native*"))) or "none"
         raise NativeError(
             f"jax_clc: the extension {folder / '_native'} cannot be loaded ({error}); files found: {found}. "
-            f"{_HOW_TO_REBUILD}"
+            f"{catalog.how_to_rebuild()}"
         ) from error
 
 
@@ -88,7 +86,7 @@ def _register_targets() -> None:
         version = ".".join(str(part) for part in native.ffi_api_version)
         raise NativeError(
             f"jax_clc: jaxlib {jax.lib.__version__} does not take the handlers of {native.__file__}, built for XLA FFI "
-            f"{version}: {error}. {_HOW_TO_REBUILD}"
+            f"{version}: {error}. {catalog.how_to_rebuild()}"
         ) from error
     _targets_registered = True
 
@@ -109,7 +107,8 @@ def _register_kernels() -> None:
             native.register_kernel(dict(kernel.entry), str(folder / kernel.entry["image"]))
         except (KeyError, ValueError) as error:
             raise NativeError(
-                f"jax_clc: the extension refuses an entry of {folder / 'manifest.json'}: {error}. {_HOW_TO_REBUILD}"
+                f"jax_clc: the extension refuses an entry of {folder / 'manifest.json'}: {error}. "
+                f"{catalog.how_to_rebuild()}"
             ) from error
     _kernels_registered = folder
 

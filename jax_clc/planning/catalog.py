@@ -15,11 +15,21 @@ CUBINS_VARIABLE = "JAX_CLC_CUBINS"
 FAMILIES: Mapping[str, tuple[str, ...]] = {"sm_90a": ("9.0",), "sm_100f": ("10.0", "10.3")}
 """GPU families that kernels are built for, with the compute capabilities that each serves."""
 
-_HOW_TO_REBUILD = "Rebuild the kernels with `pip install .` in the source folder (or `python -m kernels.compile`)."
+PACKAGE_FOLDER = Path(__file__).parents[1]
 
 
 class CatalogError(RuntimeError):
     """The manifest is missing or damaged; the text names the file and how to rebuild it."""
+
+
+def how_to_rebuild() -> str:
+    """What to do where the extension or the kernels are missing or do not fit."""
+    if (PACKAGE_FOLDER.parent / "CMakeLists.txt").is_file():
+        return (
+            f"Python imports jax_clc from its source folder {PACKAGE_FOLDER.parent}: start Python elsewhere to use the "
+            "installed one, or rebuild in place with `pip install -e .`."
+        )
+    return "Rebuild it with `pip install .` in the source folder."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,14 +184,16 @@ def _load(folder: Path) -> tuple[Mapping[str, Any], tuple[Kernel, ...], Mapping[
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CatalogError(f"jax_clc: no kernel manifest at {path}. {_HOW_TO_REBUILD}") from None
+        raise CatalogError(f"jax_clc: no kernel manifest at {path}. {how_to_rebuild()}") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CatalogError(f"jax_clc: the kernel manifest {path} cannot be read: {error}. {_HOW_TO_REBUILD}") from error
+        raise CatalogError(
+            f"jax_clc: the kernel manifest {path} cannot be read: {error}. {how_to_rebuild()}"
+        ) from error
     if not isinstance(content, dict) or content.get("format") != MANIFEST_FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise CatalogError(
             f"jax_clc: the kernel manifest {path} has format {found}; this package reads format {MANIFEST_FORMAT}. "
-            f"{_HOW_TO_REBUILD}"
+            f"{how_to_rebuild()}"
         )
     records = []
     for entry in content.get("kernels", ()):
@@ -191,10 +203,10 @@ def _load(folder: Path) -> tuple[Mapping[str, Any], tuple[Kernel, ...], Mapping[
             name = entry.get("name", "?") if isinstance(entry, dict) else "?"
             raise CatalogError(
                 f"jax_clc: the kernel manifest {path} is damaged at kernel {name}: {type(error).__name__}: {error}. "
-                f"{_HOW_TO_REBUILD}"
+                f"{how_to_rebuild()}"
             ) from error
     records.sort(key=lambda kernel: kernel.name)
     by_name = {kernel.name: kernel for kernel in records}
     if len(by_name) != len(records):
-        raise CatalogError(f"jax_clc: the kernel manifest {path} names a kernel twice. {_HOW_TO_REBUILD}")
+        raise CatalogError(f"jax_clc: the kernel manifest {path} names a kernel twice. {how_to_rebuild()}")
     return content, tuple(records), by_name

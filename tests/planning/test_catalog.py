@@ -66,3 +66,10 @@ def test_planning_imports_neither_jax_nor_the_extension():
     folder = str(catalog.__file__).rsplit("/planning/", 1)[0]
     output = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True).stdout
     assert json.loads(output) == []
+
+
+def test_in_a_source_folder_the_way_out_is_to_start_python_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog, "PACKAGE_FOLDER", tmp_path / "jax_clc")
+    assert catalog.how_to_rebuild() == "Rebuild it with `pip install .` in the source folder."
+    (tmp_path / "CMakeLists.txt").touch()
+    assert f"source folder {tmp_path}: start Python elsewhere" in catalog.how_to_rebuild()
