@@ -254,6 +254,9 @@ def draw(found: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
         if found.get(name, {}).get("rows"):
             drawn.append(folder / f"{name}.png")
             plots.save_rows(found[name]["rows"], drawn[-1], title=f"{chosen.about}\n{where(found[name])}")
+    if found.get("bench", {}).get("rows"):
+        drawn.append(folder / "bench.png")
+        plots.save_rows(found["bench"]["rows"], drawn[-1], title=f"jax-clc bench\n{where(found['bench'])}")
     if found.get("interference", {}).get("rows"):
         drawn.append(folder / "interference.png")
         plots.save_interference(found["interference"], drawn[-1])

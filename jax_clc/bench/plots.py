@@ -38,13 +38,15 @@ def save_rows(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None
         ratios = [results.ratio(row, name) for row in rows]
         places = [i + (index - (len(names) - 1) / 2) * width for i, value in enumerate(ratios) if value is not None]
         heights = [value for value in ratios if value is not None]
-        axes.bar(places, heights, width, label=name, color=COLOURS.get(name))
+        bars = axes.bar(places, heights, width, label=name, color=COLOURS.get(name))
+        on_the_line = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}
+        axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=1.5, bbox=on_the_line)
     axes.axhline(1.0, color=COLOURS["jnp.dot"], linewidth=1.5, label=results.BASELINE)
     axes.set_xticks(range(len(rows)), [results.label(row) for row in rows], rotation=60, ha="right", fontsize=8)
     axes.set_ylabel("speed relative to jnp.dot")
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
+    figure.legend(fontsize=8, frameon=False, loc="outside upper right", ncols=len(names) + 1)
     _save(figure, path)
 
 
@@ -78,7 +80,7 @@ def save_bars(values: Mapping[str, float], path: Path, title: str, unit: str) ->
     bars = axes.barh(names, [values[name] for name in names], color=colours)
     axes.bar_label(bars, fmt=" %.2f", fontsize=8)
     axes.set_xlabel(unit)
-    axes.set_title(title, fontsize=10)
+    figure.suptitle(title, fontsize=10)  # over the names, too: they take half of the width
     axes.spines[["top", "right"]].set_visible(False)
     _save(figure, path)
 

@@ -111,3 +111,10 @@ def test_results_files_are_of_the_format_that_the_tables_read():
         content = json.loads(path.read_text())
         assert content["format"] == results.RESULTS_FORMAT, path
         assert content["environment"]["device"], path
+
+
+def test_every_picture_of_results_is_drawn_from_them(tmp_path):
+    pytest.importorskip("matplotlib", reason="pictures need the extra `plot`")
+    drawn = {path.name for path in report.draw(report.load(suite.RESULTS_FOLDER), tmp_path)}
+    assert drawn == {path.name for path in suite.RESULTS_FOLDER.glob("*.png")}
+    assert drawn == {path.name for path in tmp_path.iterdir()}
