@@ -2,7 +2,7 @@
 
     python docs/figures/cost_of_asking.py        prints the numbers of docs/choosing_a_schedule.md
 
-Reads benchmarks/results/sweep.json (`python -m benchmarks.sweep`): every pair of kernels that differ in their schedule
+Reads benchmarks/results/sweep*.json (`python -m benchmarks.sweep`): every pair of kernels that differ in their schedule
 alone and ran the same problem, interleaved, best raster of each.
 """
 
@@ -14,15 +14,19 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "sweep.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SHORT_US = 110.0
+
+
+def sweeps() -> list[dict]:
+    """The sweeps that are there, in the order of their names."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("sweep*.json"))]
 
 
 def pairs() -> list[tuple[float, float]]:
     """(static, dynamic) microseconds of the same kernel on the same problem."""
-    content = json.loads(RESULTS.read_text(encoding="utf-8"))
     found = []
-    for row in content["rows"]:
+    for row in (row for content in sweeps() for row in content["rows"]):
         times: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
         for candidate in row["candidates"]:
             name = re.fullmatch(r"(.*)_s\d+_(static|dynamic)", candidate["kernel"])
@@ -35,7 +39,7 @@ def pairs() -> list[tuple[float, float]]:
 
 def summary() -> str:
     """The comparison in a sentence of Markdown."""
-    device = json.loads(RESULTS.read_text(encoding="utf-8"))["environment"]["device"]
+    device = " and ".join(sorted({content["environment"]["device"] for content in sweeps()}))
     ratios = [dynamic / static for static, dynamic in pairs()]
     short = [dynamic - static for static, dynamic in pairs() if static < SHORT_US]
     mean = statistics.geometric_mean(ratios) - 1

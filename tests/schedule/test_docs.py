@@ -28,6 +28,10 @@ def test_interference_table_is_the_output_of_its_command():
     assert load("interference").table() in (DOCS / "choosing_a_schedule.md").read_text(encoding="utf-8")
 
 
+def test_cost_of_asking_is_the_output_of_its_command():
+    assert f"> {load('cost_of_asking').summary()}\n" in (DOCS / "choosing_a_schedule.md").read_text(encoding="utf-8")
+
+
 def test_the_story_quotes_what_was_measured():
     static, dynamic = (load("interference").measured_us(schedule) for schedule in ("static", "dynamic"))
     quiet, held, dynamic_quiet, dynamic_held = (round(t) for t in (static[0], static[4], dynamic[0], dynamic[4]))
