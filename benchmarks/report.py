@@ -18,11 +18,14 @@ from benchmarks import suite
 from jax_clc.bench import results
 from jax_clc.planning import GemmProblem, plan, reference_devices
 
-RESULTS, PLAN = "results", "plan"
+HEADLINE, RESULTS, PLAN = "headline", "results", "plan"
 """Names of the blocks that are written; a block stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`."""
+SOURCES = Path(__file__).parents[1]
 EVEN = 0.995
 """Ratios from here on count as no slower."""
 WORST_SHOWN = 2
+HEADLINE_HELD = 16
+"""SMs held by other work in the headline's comparison."""
 REASONS_PATH = Path(__file__).parent / "loss_reasons.json"
 """Why a problem is slower, by its label; `launch` is the chain of small products."""
 LOSSES_HEADING, LOSSES_ANCHOR = "Where another is faster", "where-another-is-faster"
@@ -187,6 +190,29 @@ def bench_output(content: Mapping[str, Any]) -> list[str]:
     return ["", f"`jax-clc bench --quick` on the {device}:", "", "```", *table.splitlines(), "```"]
 
 
+def headline(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """What a reader wants to know first: what is gained, and on how many problems something is lost."""
+    sets = suite.load()
+
+    def mean(name: str) -> float:
+        return results.geometric_mean([r for row in found[name]["rows"] if (r := results.ratio(row)) is not None])
+
+    measured = [found[name] for name in sets if name in found]
+    behind = [loss for there in losses(found, sets).values() for loss in there]
+    held = next(row for row in found["interference"]["rows"] if row["held_sms"] == HEADLINE_HELD)
+    device, problems = measured[0]["environment"]["device"], sum(len(content["rows"]) for content in measured)
+    return "\n".join([
+        f"`jnp.dot`'s time over ours on an {device}, above 1 ours is faster:",
+        "",
+        f"- {mean('large'):.2f} for large aligned products, {mean('thin'):.2f} for thin and {mean('small'):.2f} for "
+        f"small ones, {mean('unaligned'):.1f} where strides are no multiples of 16 bytes (geometric means);",
+        f"- with {HEADLINE_HELD} SMs held by other work {results.ratio(held, 'dynamic'):.2f} under `dynamic`, and "
+        f"{results.ratio(held, 'static'):.2f} under `static`;",
+        f"- on {len(behind)} of {problems} problems another is faster, at worst by the ratio "
+        f"{min(loss.ratio for loss in behind):.2f}: [Results](#results) has the worst of each kind, with reasons.",
+    ])  # fmt: skip
+
+
 def readme_block(found: Mapping[str, Mapping[str, Any]], pictures: Sequence[str]) -> str:
     """What stands between the markers of the README."""
     sets = suite.load()
@@ -209,20 +235,12 @@ def readme_block(found: Mapping[str, Mapping[str, Any]], pictures: Sequence[str]
             "", f"Other work holding SMs for the whole time, {results.label(content['rows'][0])}, microseconds:", "",
             *interference_table(content),
         ]  # fmt: skip
-    if "two_gpus" in found:
-        lines += ["", *two_gpus_tables(found["two_gpus"])]
-    if "launch" in found:
-        lines += ["", f"A {found['launch']['about']}, microseconds per product:", "", *launch_table(found["launch"])]
-        reasons = json.loads(REASONS_PATH.read_text(encoding="utf-8"))
-        lines += ["", reasons["launch"]]
-    if "bench" in found:
-        lines += bench_output(found["bench"])
     lines += [text for picture in pictures for text in ("", f"![{Path(picture).stem}]({picture})")]
     return "\n".join(lines)
 
 
 def benchmarks_block(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """What stands between the markers of docs/benchmarks.md: every loss, then every problem of every set."""
+    """What stands between the markers of docs/benchmarks.md: every loss, every problem of every set, and the rest."""
     lines: list[str] = []
     sets = suite.load()
     behind = sorted(loss for behind_there in losses(found, sets).values() for loss in behind_there)
@@ -236,13 +254,26 @@ def benchmarks_block(found: Mapping[str, Mapping[str, Any]]) -> str:
         content = found.get(name)
         if content and content["rows"]:
             lines += [f"### {name}: {chosen.about}", "", f"{where(content)}; `{content['command']}`", ""]
-            lines += [*problem_table(content), ""]
+            lines += [*problem_table(content), "", picture(name), ""]
             failed = [f"- not measured: {f['problem']}: {f['reason'][:200]}" for f in content.get("failed", ())]
             lines += [*failed, ""] if failed else []
+    if "two_gpus" in found:
+        lines += ["### Two GPUs", "", *two_gpus_tables(found["two_gpus"]), "", picture("two_gpus"), ""]
+    if "launch" in found:
+        lines += ["### A chain of small products", "", f"A {found['launch']['about']}, microseconds per product:", ""]
+        lines += [*launch_table(found["launch"]), ""]
+        lines += [json.loads(REASONS_PATH.read_text(encoding="utf-8"))["launch"], "", picture("launch"), ""]
+    if "bench" in found:
+        lines += ["### `jax-clc bench`", *bench_output(found["bench"]), "", picture("bench"), ""]
     missing = [f"{name} ({chosen.about})" for name, chosen in sets.items() if not found.get(name, {}).get("rows")]
     if lines and missing:
         lines += ["### Not measured", "", *(f"- {text}" for text in missing)]
     return "\n".join(lines).strip() or NO_RESULTS
+
+
+def picture(name: str) -> str:
+    """The picture of a results file, for a page of docs/."""
+    return f"![{name}](../{(suite.RESULTS_FOLDER / name).relative_to(SOURCES)}.png)"
 
 
 def draw(found: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
@@ -306,12 +337,14 @@ def main(argv: list[str] | None = None) -> int:
         for path in draw(found, args.results):
             print(f"drawn: {path}")
     pictures = [f"benchmarks/results/{path.name}" for path in sorted(args.results.glob("*.png"))]
-    shown = [p for p in pictures if Path(p).stem in ("bench", "large", "interference", "two_gpus")]
+    shown = [p for p in pictures if Path(p).stem in ("large", "interference", "two_gpus")]
     status = 0
     for path in args.write:
         block = readme_block(found, shown) if path.name == "README.md" else benchmarks_block(found)
         old = path.read_text(encoding="utf-8")
         new = replace_block(old, RESULTS, block)
+        if path.name == "README.md":
+            new = replace_block(new, HEADLINE, headline(found))
         if path.name == "README.md" and not args.check:
             new = replace_block(new, PLAN, plan_block())
         if new != old and args.check:

@@ -1,6 +1,7 @@
 """`jax.checkpoint` policies that know our products as dot products: JAX's own ones see only `lax.dot_general`.
 
-jax.checkpoint(block, policy=jax_clc.checkpoint_policies.dots_saveable)
+    import jax_clc.checkpoint_policies
+    jax.checkpoint(block, policy=jax_clc.checkpoint_policies.dots_saveable)
 """
 
 from __future__ import annotations
