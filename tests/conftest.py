@@ -16,6 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 if not any((ROOT / "jax_clc").glob("_native*")):
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != ROOT] + [str(ROOT)]
 
+# What a user has exported for programs of their own must not decide what is tested.
+for name in ("JAX_CLC_STRICT", "JAX_CLC_TUNED"):
+    os.environ.pop(name, None)
+
 # No example fails for the time it takes, on however slow or busy a machine.
 settings.register_profile("jax_clc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("jax_clc")
