@@ -16,6 +16,8 @@ from jax._src.lax import lax as _lax
 
 # The class alone: `jax.extend.core` loads Pallas with it, a third of what importing jax_clc would then take.
 Primitive = core.Primitive
+# What every primitive of JAX does when it is called outside any trace.
+apply_primitive = dispatch.apply_primitive
 # `precision=None` means `jax_default_matmul_precision`; the names and pairs that users pass have one canonical form.
 canonicalize_precision = _lax.canonicalize_precision
 # `out_sharding` may be a PartitionSpec, meant for the mesh in context.

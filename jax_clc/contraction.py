@@ -93,6 +93,10 @@ class Contraction:
         """Size of each label. The shapes must agree where the operands share a label."""
         return {**dict(zip(self.a, a_shape, strict=True)), **dict(zip(self.b, b_shape, strict=True))}
 
+    def exchanged(self) -> Contraction:
+        """The same product of (b, a)."""
+        return Contraction(self.b, self.a, self.out)._renumbered()
+
     def wrt_a(self) -> Contraction:
         """Cotangent of `a` from (cotangent of the result, b)."""
         return Contraction(self.out, self.b, self.a)._renumbered()

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.interpreters import ad
 
@@ -34,10 +35,13 @@ def contract(
     out_sharding: Any = None,
     options: GemmOptions = GemmOptions(),  # noqa: B008 (frozen)
 ) -> jax.Array:
-    """Binds the primitive; `precision` and `out_sharding` are in canonical form, shapes and dtypes checked."""
+    """Binds the primitive; `out_sharding` is in canonical form, shapes and dtypes are checked.
+
+    No `precision` means the default one here and now, as in `lax`: of a backward product, where that is called.
+    """
     parameters = dict(
-        contraction=contraction, precision=precision, preferred_element_type=preferred_element_type,
-        out_dtype=out_dtype, out_sharding=out_sharding,
+        contraction=contraction, precision=internals.canonicalize_precision(precision),
+        preferred_element_type=preferred_element_type, out_dtype=out_dtype, out_sharding=out_sharding,
     )  # fmt: skip
     a, b = internals.match_varying_axes(a, b)
     unreduced = out_sharding is not None and getattr(out_sharding.spec, "unreduced", None)
@@ -60,18 +64,32 @@ def reference(
     """The same product by `lax.dot_general`: what runs where no kernel does.
 
     Narrower operands of a float64 product are widened first: a GPU would multiply and add in their own precision.
+    The primitives are bound, not `lax`'s functions called: a program may be lowered under another default precision, or
+    without the 64-bit mode, that it was traced in.
     """
     del options
+    if _better_exchanged(contraction) and not isinstance(precision, lax.DotAlgorithm):
+        a, b, contraction = b, a, contraction.exchanged()
+        precision = precision[::-1] if isinstance(precision, tuple) else precision
     if preferred_element_type == jnp.float64 and all(jnp.issubdtype(x.dtype, jnp.floating) for x in (a, b)):
-        a, b = (lax.convert_element_type(x, jnp.float64) for x in (a, b))
-    out = lax.dot_general(
-        a, b, contraction.dimension_numbers(), precision=precision, preferred_element_type=preferred_element_type,
-        out_sharding=_natural_sharding(out_sharding, contraction),
+        a, b = (internals.convert_element_type(x, np.dtype(np.float64), False) for x in (a, b))
+    out = lax.dot_general_p.bind(
+        a, b, dimension_numbers=contraction.dimension_numbers(), precision=precision,
+        preferred_element_type=preferred_element_type, out_sharding=_natural_sharding(out_sharding, contraction),
     )  # fmt: skip
     permutation = contraction.permutation()
     if permutation != tuple(range(len(permutation))):
         out = lax.transpose(out, permutation)
-    return out if out_dtype is None or out.dtype == out_dtype else lax.convert_element_type(out, out_dtype)
+    return out if out_dtype is None or out.dtype == out_dtype else internals.convert_element_type(out, out_dtype, False)
+
+
+def _better_exchanged(contraction: Contraction) -> bool:
+    """Whether the result's axis order needs a transpose as it is and none with the operands exchanged.
+
+    `jnp.einsum` exchanges them as well: XLA's CPU compiler folds such a transpose into products that it cannot run.
+    """
+    exchanged = contraction.exchanged()
+    return contraction.natural_out != contraction.out and exchanged.natural_out == exchanged.out
 
 
 def _natural_sharding(out_sharding: Any, contraction: Contraction) -> Any:
@@ -100,14 +118,8 @@ def _abstract_eval(
     return aval if out_dtype is None else aval.update(dtype=jax.numpy.dtype(out_dtype))
 
 
-@functools.lru_cache(maxsize=1024)
-def _compiled(parameters: tuple[tuple[str, Any], ...]) -> Any:
-    return jax.jit(functools.partial(gemm_p.bind, **dict(parameters)))
-
-
-@gemm_p.def_impl
-def _eager(a: Any, b: Any, **parameters: Any) -> jax.Array:
-    return _compiled(tuple(sorted(parameters.items())))(a, b)
+# JAX's own rule for eager calls: it compiles the primitive even where `disable_jit` or `debug_nans` run op by op.
+gemm_p.def_impl(functools.partial(internals.apply_primitive, gemm_p))
 
 
 def _transpose_a(cotangent: Any, a: Any, b: Any, *, contraction: Contraction, **parameters: Any) -> jax.Array:

@@ -158,6 +158,35 @@ def test_what_has_no_kernel_is_lax(call) -> None:
     assert not program.calls and program.operations["dot_general"] == 1
 
 
+def test_the_default_precision_is_that_of_the_call() -> None:
+    """Not that of the lowering: a traced program, or a backward product, may meet another one later."""
+
+    def highest(call, traced_in, lowered_in) -> int:
+        with jax.default_matmul_precision(traced_in):
+            traced = jax.jit(call).trace(struct(64, 64), struct(64, 64))
+        with jax.default_matmul_precision(lowered_in):
+            return traced.lower().as_text().count("HIGHEST")
+
+    for contexts in ((None, "highest"), ("highest", None), (None, None), ("highest", "highest")):
+        assert highest(matmul, *contexts) == highest(jnp.matmul, *contexts)
+
+
+def test_a_backward_product_has_the_default_precision_of_its_own_call() -> None:
+    a, b = jnp.ones((256, 128), jnp.bfloat16), jnp.ones((128, 512), jnp.bfloat16)
+    out, backward = jax.vjp(matmul, a, b)
+    assert len(lowered(backward, out).calls) == 2
+    with jax.default_matmul_precision("highest"):
+        assert not lowered(backward, out).calls
+
+
+def test_a_64_bit_program_is_lowered_outside_the_64_bit_mode() -> None:
+    with jax.enable_x64(True):
+        traced = jax.jit(functools.partial(matmul, preferred_element_type=jnp.float64)).trace(
+            jnp.ones((4, 8), jnp.float32), jnp.ones((8, 3), jnp.float64)
+        )
+    assert "tensor<4x3xf64>" in traced.lower().as_text()
+
+
 @pytest.mark.parametrize(
     ("dtype", "algorithm", "calls"),
     [
