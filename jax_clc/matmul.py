@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,9 +96,12 @@ def einsum(
     """
     options = GemmOptions.checked(schedule, kernel, sm_limit)
     settings = dict(precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding)
-    shapes = [np.shape(x) for x in operands]
-    pair = isinstance(subscripts, str) and len(shapes) == 2
-    contraction = einsum_contraction(subscripts, *shapes) if pair else None
+    # As `jnp.einsum` does it first: `jax.jit` takes no object that only can be made an array.
+    conversions = [getattr(x, "__jax_array__", None) for x in operands]
+    operands = tuple(x if convert is None else convert() for x, convert in zip(operands, conversions, strict=True))
+    arrays = all(isinstance(x, jax.Array | np.ndarray) for x in operands)
+    pair = isinstance(subscripts, str) and len(operands) == 2 and arrays
+    contraction = einsum_contraction(subscripts, *map(np.shape, operands)) if pair else None
     if contraction is None:
         product = _EinsumProduct(options)
         return jnp.einsum(subscripts, *operands, optimize=optimize, _dot_general=product, **settings)
@@ -166,9 +170,15 @@ class _EinsumProduct:
 
 def _hashable(dimension_numbers: DimensionNumbers) -> Any:
     """Dimension numbers as tuples; a lone integer stands for one axis, as in `lax.dot_general`."""
-    axes = lambda x: (int(x),) if not isinstance(x, Sequence) and jnp.ndim(x) == 0 else tuple(map(int, x))  # noqa: E731
     (a_contracting, b_contracting), (a_batch, b_batch) = dimension_numbers
-    return (axes(a_contracting), axes(b_contracting)), (axes(a_batch), axes(b_batch))
+    return (_axes(a_contracting), _axes(b_contracting)), (_axes(a_batch), _axes(b_batch))
+
+
+def _axes(numbers: Any) -> tuple[int, ...]:
+    try:
+        return (operator.index(numbers),)
+    except TypeError:
+        return tuple(map(operator.index, numbers))
 
 
 def _compiled_when_eager(body: Any) -> Any:
@@ -222,7 +232,7 @@ def _contracted(
     a: Any, b: Any, *, call: _JaxCall, contraction: Contraction, squeezed: Any, options: GemmOptions
 ) -> jax.Array:
     """Our product for `call`, once JAX has said its type; `squeezed` are axes of size 1 that a and b lose first."""
-    expected = jax.eval_shape(call, a, b)
+    expected = jax.jit(call).trace(a, b).jaxpr.out_avals[0]  # `eval_shape` drops shardings of partly explicit meshes
     settings = dict(call.settings)
     a, b = (jax.lax.squeeze(jnp.asarray(x), axes) for x, axes in zip((a, b), squeezed, strict=True))
     precision = internals.canonicalize_precision(settings["precision"])

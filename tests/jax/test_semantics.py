@@ -112,7 +112,8 @@ BAD = [
         (((3, 4), (5, 6)), (((1,), (0,)), ((), ()))), (((3, 4), (4, 6)), (((2,), (0,)), ((), ()))),
         (((3, 4), (4, 6)), (((1, 1), (0, 0)), ((), ()))), (((3, 4), (4, 6)), (((1,), (0,)), ((0,), ()))),
         (((2, 3, 4), (3, 4, 6)), (((2,), (1,)), ((0,), (0,)))), (((3, 3), (3, 3)), (((0,), (0,)), ((0,), (0,)))),
-        (((3, 4), (4, 6)), (((-1,), (0,)), ((), ()))),
+        (((3, 4), (4, 6)), (((-1,), (0,)), ((), ()))), (((3, 4), (4, 6)), (((1.5,), (0,)), ((), ()))),
+        (((3, 4), (4, 6)), ((("1",), (0,)), ((), ()))),
     ]),
     (functools.partial(einsum, "ij,jk->ik"), functools.partial(jnp.einsum, "ij,jk->ik"), ((3, 4), (5, 6))),
     (functools.partial(einsum, "ij,jk->iz"), functools.partial(jnp.einsum, "ij,jk->iz"), ((3, 4), (4, 6))),
@@ -133,6 +134,49 @@ def test_what_is_no_array_raises_jaxs_own_errors(operands) -> None:
     numbers = (((1,), (0,)), ((), ()))
     assert outcome(matmul, *operands)[0] is outcome(jnp.matmul, *operands)[0]
     assert outcome(dot_general, *operands, numbers)[0] is outcome(lax.dot_general, *operands, numbers)[0]
+
+
+class MadeAnArray:
+    """What is no array, but is made one by JAX."""
+
+    def __init__(self, array) -> None:
+        self.array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
+
+    def __jax_array__(self):
+        return self.array
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_einsum_of_what_is_no_array_is_as_jaxs(compile_it) -> None:
+    a, b = array((3, 4), jnp.bfloat16), array((4, 5), jnp.bfloat16, 1)
+    for operand in (MadeAnArray(b), np.asarray(b), [[1.0] * 5] * 4, 2.0, None):
+
+        def einsum_with(call, operand=operand):
+            return (jax.jit if compile_it else lambda f: f)(lambda a: call("ij,jk->ik", a, operand))
+
+        assert_same_outcome(outcome(einsum_with(einsum), a), outcome(einsum_with(jnp.einsum), a))
+
+
+def test_a_transposed_32_bit_result_of_16_bit_operands_on_the_cpu() -> None:
+    a, b = array((2, 8, 8), jnp.bfloat16), array((2, 8, 8), jnp.bfloat16, 1)
+    call = functools.partial(jax.jit(einsum, static_argnums=0, static_argnames="preferred_element_type"),
+                             "zij,zjk->zki", preferred_element_type=jnp.float32)  # fmt: skip
+    expected = np.einsum("zij,zjk->zki", np.asarray(a, np.float32), np.asarray(b, np.float32))
+    np.testing.assert_array_equal(np.asarray(call(a, b)), expected)
+
+
+@pytest.mark.parametrize("call", [matmul, functools.partial(einsum, "ij,jk->ik")], ids=["matmul", "einsum"])
+def test_modes_that_run_op_by_op(call) -> None:
+    a, b = array((3, 4), jnp.bfloat16), array((4, 5), jnp.bfloat16, 1)
+    expected = jax.value_and_grad(functools.partial(_squares, call), (0, 1))(a, b)
+    with jax.disable_jit():
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            jax.value_and_grad(functools.partial(_squares, call), (0, 1))(a, b),
+            expected,
+        )
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match=r"invalid value \(nan\) encountered in gemm"):
+        jax.jit(call)(a.at[0, 0].set(jnp.inf), b * 0)
 
 
 def test_weak_types_follow_jax() -> None:

@@ -298,6 +298,24 @@ def test_explicit_meshes_give_jaxs_types_values_and_errors(explicit_mesh, name, 
             np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.parametrize("name", ["out_sharding", "einsum_out_sharding", "axis_used_twice_but_told"])
+def test_partly_explicit_meshes_give_jaxs_types_and_values(name) -> None:
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit, AxisType.Auto))
+    operands, subscripts, spec = {
+        "out_sharding": ((P(None, "x"), P("x")), "mk,kn->mn", P("x")),
+        "einsum_out_sharding": ((P(None, "x"), P("x")), "mk,kn->nm", P("x")),
+        "axis_used_twice_but_told": ((P("x"), P(None, "x")), "mk,kn->mn", P("x")),
+    }[name]
+    with jax.set_mesh(mesh):
+        a, b = (put(integers(*shape), mesh, operand) for shape, operand in zip(((M, K), (K, N)), operands, strict=True))
+        for transform in (lambda f: f, jax.jit):
+            ours, theirs = (
+                transform(functools.partial(call, subscripts, out_sharding=spec))(a, b) for call in (einsum, jnp.einsum)
+            )
+            assert jax.typeof(ours) == jax.typeof(theirs)
+            np.testing.assert_array_equal(np.asarray(ours, np.float32), np.asarray(theirs, np.float32))
+
+
 def test_dot_general_batch_axes_on_an_explicit_mesh(explicit_mesh) -> None:
     numbers = (((2,), (1,)), ((0,), (0,)))
     with jax.set_mesh(explicit_mesh):
