@@ -63,11 +63,13 @@ def plan_contraction(
 ) -> tuple[GemmPlan, GemmView | None]:
     """The plan for operands with shapes and dtypes. The view is None where the contraction is not a GEMM.
 
-    Raises ValueError for a demanded schedule or kernel that cannot be honoured, listing those that fit.
+    Raises ValueError for a demanded schedule or kernel that cannot be honoured, listing those that fit. An empty sum or
+    result needs none, whatever is demanded.
     """
     reason = static_fallback_reason(a, b, precision)
+    empty = 0 in (*a.shape, *b.shape)
     try:
-        if 0 in (*a.shape, *b.shape):
+        if empty:
             raise NotAGemm(f"shapes {a.shape} and {b.shape}: an empty sum or result needs no kernel")
         view = gemm_view(contraction, a.shape, b.shape)
     except NotAGemm as error:
@@ -81,7 +83,7 @@ def plan_contraction(
             if options.demanded:
                 raise
         return request(), view
-    if options.demanded and options.pinned:
+    if options.demanded and options.pinned and not empty:
         asked = f"kernel={options.kernel!r}" if options.kernel is not None else f"schedule={options.schedule!r}"
         raise ValueError(f"{asked} cannot be honoured for {problem}: {reason}. No kernel fits.")
     return GemmPlan(problem, {}, reason), view

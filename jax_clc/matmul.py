@@ -279,7 +279,7 @@ def _check_demands(
     Which axis of a traced operand is contiguous shows at lowering only, where transposes are looked through; so here a
     kernel passes that serves the operands in either order of their last two axes. Lowering judges the true order.
     """
-    if not options.pinned or 0 in (*a.shape, *b.shape):
+    if not options.pinned:
         return
     dtype = jnp.result_type(a, b) if out_dtype is None else out_dtype
     refused: ValueError | None = None

@@ -208,7 +208,9 @@ def test_an_algorithm_is_ours_where_it_casts_nothing(dtype, algorithm, calls) ->
 )
 def test_empty_products_call_no_kernel(a, b, monkeypatch) -> None:
     monkeypatch.setenv("JAX_CLC_STRICT", "1")
-    assert not lowered(matmul, struct(*a), struct(*b)).calls
+    for call in (matmul, functools.partial(matmul, schedule="static")):
+        assert not lowered(call, struct(*a), struct(*b)).calls
+    assert "empty" in str(plan(struct(*a), struct(*b), schedule="static").fallback_reason)
 
 
 def test_scan_and_while_call_the_kernel_from_their_bodies() -> None:
