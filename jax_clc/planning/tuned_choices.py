@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jax_clc.planning.constraints import MAX_SIZE
 from jax_clc.planning.device_model import REFERENCE_DEVICES, DeviceModel
 from jax_clc.planning.problem import GemmProblem
 
@@ -123,10 +124,22 @@ def _read(paths: tuple[Path, ...]) -> Tables:
                 raise ValueError(f"format {content['format']}, expected {TABLE_FORMAT}")
             device, family = content["device"], content["family"]
             for key, row in content["choices"].items():
-                kernel, group, along, split_k, k_parts = way_of(row)
-                choices[family, key] = TunedChoice(
-                    kernel, group, along, split_k, row["measured_us"], device, path.name, k_parts
-                )
-        except (OSError, KeyError, TypeError, ValueError) as error:
+                choices[family, key] = _choice(row, device, path.name)
+        except (AttributeError, OSError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"jax_clc: the table of tuned choices {path} cannot be read: {error!r}") from error
     return Tables(choices)
+
+
+def _choice(row: Mapping[str, Any], device: str, table: str) -> TunedChoice:
+    """A row as a choice. Raises ValueError for what no kernel may be called with: the numbers reach it unchanged."""
+    kernel, group, along, split_k, k_parts = way_of(row)
+    us = row["measured_us"]
+    whole = all(isinstance(number, int) for number in (group, along, split_k, k_parts))
+    if not whole or not 1 <= group <= MAX_SIZE or along not in (0, 1) or min(split_k, k_parts) < 1:
+        raise ValueError(
+            f"raster_group {group!r}, raster_along {along!r}, split_k {split_k!r}, k_parts {k_parts!r}: expected whole "
+            "numbers from 1, raster_along 0 or 1"
+        )
+    if not isinstance(us, int | float) or not us > 0:
+        raise ValueError(f"measured_us {us!r}: expected a number of microseconds")
+    return TunedChoice(kernel, group, along, split_k, us, device, table, k_parts)

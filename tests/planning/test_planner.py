@@ -1,6 +1,7 @@
 """plan(): one kernel for each family, honest errors, padding, the SM limit, and attributes as the contract has them."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -311,4 +312,22 @@ def test_a_tuned_kernel_that_no_longer_ships_is_ignored(tmp_path, monkeypatch):
 def test_an_unreadable_table_is_a_value_error_that_names_it(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_CLC_TUNED", str(tmp_path / "missing.json"))
     with pytest.raises(ValueError, match=r"missing\.json"):
+        plan(P(8, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [("raster_group", 0), ("raster_group", 8.5), ("raster_group", 2**40), ("raster_along", 7), ("split_k", 0),
+     ("k_parts", "4"), ("measured_us", "fast"), ("measured_us", None), (None, None)],
+)  # fmt: skip
+def test_a_table_whose_numbers_no_kernel_may_get_is_a_value_error_that_names_it(field, value, tmp_path, monkeypatch):
+    path = tmp_path / "own.json"
+    content = json.loads(Path(_table(path, "key", "kernel")).read_text())
+    if field is None:
+        content["choices"] = [content["choices"]]
+    else:
+        content["choices"]["key"][field] = value
+    path.write_text(json.dumps(content))
+    monkeypatch.setenv("JAX_CLC_TUNED", str(path))
+    with pytest.raises(ValueError, match=r"own\.json cannot be read"):
         plan(P(8, 8, 8))
