@@ -8,6 +8,7 @@ from typing import Any
 
 SCHEDULES = ("auto", "nonpersistent", "static", "dynamic", "clc")
 STRICT_VARIABLE = "JAX_CLC_STRICT"
+SWITCH = {**dict.fromkeys(("", "0", "false", "no", "off"), False), **dict.fromkeys(("1", "true", "yes", "on"), True)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,8 @@ class GemmOptions:
 
     @classmethod
     def checked(cls, schedule: str, kernel: str | None, sm_limit: int | None) -> GemmOptions:
-        """Raises ValueError for an unknown schedule or a limit that leaves no SM, TypeError for a wrong type."""
+        """Raises ValueError for an unknown schedule, a limit that leaves no SM, or a JAX_CLC_STRICT that is neither on
+        nor off; TypeError for a wrong type."""
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule={schedule!r} does not exist; choose from {', '.join(SCHEDULES)}")
         if kernel is not None and not isinstance(kernel, str):
@@ -35,7 +37,10 @@ class GemmOptions:
             raise TypeError(f"sm_limit must be a number of SMs or None, got {sm_limit!r}")
         if sm_limit is not None and sm_limit < 1:
             raise ValueError(f"sm_limit={sm_limit} leaves no SM; give at least 1, or None for no limit")
-        return cls(schedule, kernel, sm_limit, os.environ.get(STRICT_VARIABLE, "0") not in ("", "0"))
+        strict = os.environ.get(STRICT_VARIABLE, "")
+        if strict.strip().lower() not in SWITCH:
+            raise ValueError(f"{STRICT_VARIABLE}={strict!r}: expected 1, or 0 or nothing")
+        return cls(schedule, kernel, sm_limit, SWITCH[strict.strip().lower()])
 
     @property
     def pinned(self) -> bool:

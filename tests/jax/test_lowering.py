@@ -12,6 +12,7 @@ import pytest
 from hlo import lowered
 
 from jax_clc.matmul import dot_general, einsum, matmul, plan
+from jax_clc.options import GemmOptions
 
 sys.path.append(str(Path(__file__).parent.parent / "planning"))
 import synthetic_manifest  # noqa: E402
@@ -227,6 +228,18 @@ def test_strict_mode_forbids_every_fallback(monkeypatch) -> None:
         lowered(matmul, struct(64, 64, dtype=jnp.float32), struct(64, 64, dtype=jnp.float32))
     with pytest.raises(ValueError, match=r"bfloat16\[64,64\]|bfloat16\[64, 64\].*kernels"):
         jax.jit(matmul)(jnp.ones((64, 64), jnp.bfloat16), jnp.ones((64, 64), jnp.bfloat16))
+
+
+@pytest.mark.parametrize(("value", "strict"), [("", False), ("0", False), ("false", False), ("1", True), ("On", True)])
+def test_the_strict_variable_is_a_switch(monkeypatch, value, strict) -> None:
+    monkeypatch.setenv("JAX_CLC_STRICT", value)
+    assert GemmOptions.checked("auto", None, None).strict is strict
+
+
+def test_a_strict_variable_that_says_neither_is_refused(monkeypatch) -> None:
+    monkeypatch.setenv("JAX_CLC_STRICT", "maybe")
+    with pytest.raises(ValueError, match="JAX_CLC_STRICT='maybe': expected 1, or 0 or nothing"):
+        plan(struct(64, 64), struct(64, 64))
 
 
 def test_a_pinned_kernel_is_the_forward_products_alone() -> None:
