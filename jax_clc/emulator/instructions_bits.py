@@ -61,8 +61,8 @@ def bit_fields(emitter: Emitter, instruction: Instruction) -> None:
     elif name == "bfi":
         function, extra = "BFI", f", {bits}"
     elif name == "bmsk":
-        wrap = "b & 31" if "wrap" in instruction.parts else "min(b, 32)"
-        function, extra = f"(lambda a, b: (((1 << ({wrap})) - 1) << min(a, 32)) & 0xFFFFFFFF)", ""
+        a, b = ("a & 31", "b & 31") if "wrap" in instruction.parts else ("min(a, 32)", "min(b, 32)")
+        function, extra = f"(lambda a, b: (((1 << ({b})) - 1) << ({a})) & 0xFFFFFFFF)", ""
     else:
         raise emitter.unsupported()
     kinds = [u if i < (1 if name == "bfe" else 2) else "u32" for i in range(len(sources))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .emitter import NUMPY_TYPE, Emitter
 from .instruction_table import form
+from .instructions_float import compare_float, load
 from .instructions_integer import FLOAT_KINDS, bits_of, type_of, unsigned
 from .ptx_tree import Immediate, Instruction, Pair
 
@@ -24,8 +25,6 @@ COMPARE = {
 def compared(emitter: Emitter, instruction: Instruction, operation: str, kind: str, a, b) -> tuple[str, str]:
     """(expression, "scalar" | "bool") of a comparison."""
     if kind in FLOAT_KINDS:
-        from .instructions_float import compare_float
-
         return compare_float(emitter, operation, kind, a, b), "bool"
     if operation not in COMPARE:
         raise emitter.unsupported(f"comparison .{operation}")
@@ -95,7 +94,7 @@ def set_value(emitter: Emitter, instruction: Instruction) -> None:
     d, a, b = instruction.operands
     text, how = compared(emitter, instruction, parts[1], parts[3], a, b)
     kind = parts[2]
-    true = 0x3F800000 if kind == "f32" else (1 << bits_of(kind)) - 1
+    true = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}.get(kind, (1 << bits_of(kind)) - 1)
     if how == "scalar":
         return emitter.put(d, f"({true} if {text} else 0)", unsigned(kind), True)
     u = unsigned(kind)
@@ -121,5 +120,6 @@ def selp(emitter: Emitter, instruction: Instruction) -> None:
 def slct(emitter: Emitter, instruction: Instruction) -> None:
     kind = unsigned(instruction.parts[-2])
     d, a, b, c = instruction.operands
-    condition = f"({emitter.vector(c, instruction.parts[-1])}) >= 0"
+    sign = instruction.parts[-1]
+    condition = f"({load(emitter, c, sign) if sign == 'f32' else emitter.vector(c, sign)}) >= 0"
     emitter.put(d, f"WHERE({condition}, {emitter.vector(a, kind)}, {emitter.vector(b, kind)})", kind, False)

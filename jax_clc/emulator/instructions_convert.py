@@ -142,8 +142,8 @@ def cvt(emitter: Emitter, instruction: Instruction) -> None:
     if "sat" in parts:
         low, high = RANGES[to]
         if scalar:
-            return emitter.put(d, truncated(f"min(max({value}, {low}), {high})", to), unsigned(to), True)
-        return emitter.put(d, f"({value}).clip({low}, {high}).astype({NUMPY_TYPE[to]})", to, False)
+            return _put_widened(emitter, d, f"min(max({value}, {low}), {high})", to)
+        return emitter.put(d, f"CLIP({value}, {low}, {high}, {NUMPY_TYPE[to]})", to, False)
     if scalar:
         return _put_widened(emitter, d, value, to)
     return emitter.put(d, f"{value}.astype({NUMPY_TYPE[to]})", to, False)
@@ -166,12 +166,12 @@ def _cvt_float(emitter: Emitter, instruction: Instruction, to: str, source: str)
     d, a = instruction.operands
     rounding = next((p for p in parts if p in ("rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna")), "rn")
     value = load(emitter, a, source) if source in FLOATS else emitter.vector(a, source)
-    if "ftz" in parts and source == "f32":
-        value = f"FLUSH({value})"
     if to not in FLOATS and to != "tf32":
         low, high = RANGES[to]
         mode = rounding if rounding.endswith("i") else "rzi"
-        return emitter.put(d, f"TO_INT({value}, {low}, {high}, {NUMPY_TYPE[to]}, {mode!r})", to, False)
+        nan = 1 << bits_of(to) - 1 if source == "f64" or to in ("s64", "u64") else 0  # the top bit alone, or zero
+        nan -= 1 << bits_of(to) if nan and to[0] == "s" else 0
+        return emitter.put(d, f"TO_INT({value}, {low}, {high}, {nan}, {NUMPY_TYPE[to]}, {mode!r})", to, False)
     if rounding.endswith("i"):
         function = {"rni": "np.rint", "rzi": "np.trunc", "rmi": "np.floor", "rpi": "np.ceil"}[rounding]
         value = f"{function}({value})"
@@ -182,16 +182,17 @@ def _cvt_float(emitter: Emitter, instruction: Instruction, to: str, source: str)
         if not widening:
             value = f"DIRECTED32(({value}).astype(F64), {rounding!r})"
     if "relu" in parts:
-        value = f"np.fmax({value}, 0)"
+        value = f"RELU({value})"
     if "sat" in parts:
-        value = f"np.nan_to_num(({value}).clip(0, 1), nan=0.0)"
+        value = f"SATURATE({value})"
     if to == "tf32":
         return emitter.put(d, f"(({value}).view(U32) + U32(0x1000)) & U32(0xFFFFE000)", "u32", False)
     if to == "bf16":
         return emitter.put(d, f"F32_TO_BF16(({value}).astype(F32)).astype(U16)", "u16", False)
     if to == "f16":
         return emitter.put(d, f"F32_TO_F16({value}).astype(U16)", "u16", False)
-    return emitter.put(d, f"({value}).astype({NUMPY_TYPE[to]})", to, False)
+    value = f"({value}).astype({NUMPY_TYPE[to]})"
+    return emitter.put(d, f"FLUSH({value})" if "ftz" in parts and to == "f32" else value, to, False)
 
 
 def _cvt_pair(emitter: Emitter, instruction: Instruction) -> None:
@@ -203,7 +204,7 @@ def _cvt_pair(emitter: Emitter, instruction: Instruction) -> None:
     d, a, b = instruction.operands
     x, y = emitter.vector(a, "f32"), emitter.vector(b, "f32")
     if "relu" in parts:
-        x, y = f"np.fmax({x}, F32(0))", f"np.fmax({y}, F32(0))"
+        x, y = f"RELU({x})", f"RELU({y})"
     if to in EIGHT_BIT_PAIRS:
         emitter.put(d, f"PACK_EIGHT_BITS({x}, {y}, {to[:4]!r})", "u16", False)
         return
@@ -220,7 +221,7 @@ def _cvt_from_eight_bits(emitter: Emitter, instruction: Instruction, to: str, so
     d, a = instruction.operands
     values = f"UNPACK_EIGHT_BITS({emitter.vector(a, 'u16')}, {source[:4]!r})"
     if "relu" in instruction.parts:
-        values = f"np.fmax({values}, F16(0))"
+        values = f"CANONICAL(RELU({values}))"
     emitter.put(d, f"({values}).view(U32)", "u32", False)
 
 

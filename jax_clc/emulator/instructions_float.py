@@ -10,23 +10,30 @@ PAIRS = {"f16x2": "f16", "bf16x2": "bf16", "f32x2": "f32"}
 
 
 def load(emitter: Emitter, operand, kind: str) -> str:
-    """An operand as an array in the type that the arithmetic runs in (float32 for bf16; pairs as 64 values)."""
-    if kind == "f16x2":
-        return f"{emitter.vector(operand, 'b32')}.view(F16)"
+    """An operand as an array in the type that the arithmetic runs in (float32 for bf16; pairs as 64 values), with
+    its subnormals flushed where the instruction says .ftz."""
     if kind == "bf16x2":
         return f"BF16_TO_F32({emitter.vector(operand, 'b32')}.view(U16))"
-    if kind == "f32x2":
-        return f"{emitter.vector(operand, 'b64')}.view(F32)"
-    return emitter.vector(operand, kind)
+    if kind == "f16x2":
+        text = f"{emitter.vector(operand, 'b32')}.view(F16)"
+    elif kind == "f32x2":
+        text = f"{emitter.vector(operand, 'b64')}.view(F32)"
+    else:
+        text = emitter.vector(operand, kind)
+    return f"FLUSH({text})" if flushes(emitter, kind) else text
+
+
+def flushes(emitter: Emitter, kind: str) -> bool:
+    """Whether .ftz makes zeros of the subnormals of a type: bf16 keeps them."""
+    return "ftz" in emitter.instruction.parts and kind not in ("bf16", "bf16x2")
 
 
 def store(emitter: Emitter, operand, text: str, kind: str) -> None:
-    """Put an arithmetic result back into the register's bits, with .ftz and .sat applied by the caller."""
-    parts = emitter.instruction.parts
-    if "ftz" in parts and kind in ("f32", "f32x2"):
+    """Put an arithmetic result back into the register's bits, after .ftz and .sat."""
+    if flushes(emitter, kind):
         text = f"FLUSH({text})"
-    if "sat" in parts:
-        text = f"np.nan_to_num(({text}).clip(0, 1), nan=0.0)"
+    if "sat" in emitter.instruction.parts:
+        text = f"SATURATE({text})"
     if kind == "f16x2":
         emitter.put(operand, f"({text}).view(U32)", "b32", False)
     elif kind == "bf16x2":
@@ -52,29 +59,32 @@ def binary_float(emitter: Emitter, instruction: Instruction, operator: str) -> N
     d, a, b = instruction.operands
     mode = direction(emitter, kind)
     if mode is not None:
-        text = f"DIRECTED32({load(emitter, a, kind)}.astype(F64) {operator} {load(emitter, b, kind)}, {mode!r})"
-        return store(emitter, d, text, kind)
+        x, y = (f"{load(emitter, o, kind)}.astype(F64)" for o in (a, b))
+        exact = f"{x} {operator} {y}" if operator in "*/" else f"ADD_TO_ODD({x}, {'-' if operator == '-' else ''}{y})"
+        return store(emitter, d, f"DIRECTED32({exact}, {mode!r})", kind)
     return store(emitter, d, f"{load(emitter, a, kind)} {operator} {load(emitter, b, kind)}", kind)
 
 
 @form("fma", uniform="never")
 def fma(emitter: Emitter, instruction: Instruction) -> None:
     kind = instruction.parts[-1]
+    if "oob" in instruction.parts:
+        raise emitter.unsupported("modifier .oob")
     d, a, b, c = instruction.operands
     x, y, z = (load(emitter, o, kind) for o in (a, b, c))
     mode = direction(emitter, kind)
-    if mode is not None:
-        text = f"DIRECTED32({x}.astype(F64) * {y} + {z}, {mode!r})"
-    elif kind in ("f32", "f32x2"):
-        text = f"FMA32({x}, {y}, {z})"
-    elif kind == "f64":
+    if kind == "f64":
         text = f"FMA64({x}, {y}, {z})"
-    elif kind in ("f16", "f16x2"):
-        text = f"({x}.astype(F64) * {y} + {z}).astype(F16)"
     else:
-        text = f"({x}.astype(F64) * {y} + {z}).astype(F32)"
+        text = f"ADD_TO_ODD({x}.astype(F64) * {y}, {z}.astype(F64))"  # products of floats are exact in double
+        if mode is not None:
+            text = f"DIRECTED32({text}, {mode!r})"
+        elif kind in ("bf16", "bf16x2"):
+            text = f"TO_ODD32({text})"
+        else:
+            text = f"({text}).astype({'F32' if kind in ('f32', 'f32x2') else 'F16'})"
     if "relu" in instruction.parts:
-        text = f"np.fmax({text}, 0)"
+        text = f"CANONICAL(RELU({text}))"
     store(emitter, d, text, kind)
 
 
@@ -88,12 +98,11 @@ def min_max_float(emitter: Emitter, instruction: Instruction) -> None:
     d, *sources = instruction.operands
     if any(p in instruction.parts for p in ("abs", "xorsign")):
         raise emitter.unsupported()
-    ignoring, keeping = ("np.fmin", "np.minimum") if instruction.parts[0] == "min" else ("np.fmax", "np.maximum")
-    function = keeping if "NaN" in instruction.parts else ignoring
+    function = "MIN_FLOAT" if instruction.parts[0] == "min" else "MAX_FLOAT"
     text = load(emitter, sources[0], kind)
     for operand in sources[1:]:
-        text = f"{function}({text}, {load(emitter, operand, kind)})"
-    store(emitter, d, text, kind)
+        text = f"{function}({text}, {load(emitter, operand, kind)}, {'NaN' in instruction.parts})"
+    store(emitter, d, f"CANONICAL({text})", kind)
 
 
 def sign_float(emitter: Emitter, instruction: Instruction) -> None:

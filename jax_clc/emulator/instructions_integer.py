@@ -124,7 +124,7 @@ def mad(emitter: Emitter, instruction: Instruction) -> None:
         from .instructions_float import fma
 
         return fma(emitter, instruction)
-    if "cc" in instruction.parts:
+    if "cc" in instruction.parts or "sat" in instruction.parts:
         raise emitter.unsupported()
     d, a, b, c = instruction.operands
     text, kind, scalar = product(emitter, instruction, a, b)
@@ -263,22 +263,21 @@ def shift(emitter: Emitter, instruction: Instruction) -> None:
     right = instruction.parts[0] == "shr"
     kind = kind if right and kind[0] == "s" else unsigned(kind)
     amount = emitter.raw(b, "u32")
+    known = b.value & 0xFFFFFFFF if isinstance(b, Immediate) else None
     if emitter.is_scalar(a, b):
         if right:
             text = f"({emitter.value(a, kind)}) >> {amount}"
             return emitter.put(d, truncated(text, kind) if kind[0] == "s" else text, unsigned(kind), True)
-        if isinstance(b, Immediate):
+        if known is not None:
             return emitter.put(
-                d, truncated(f"{emitter.raw(a, kind)} << {amount}", kind) if b.value < bits else "0", kind, True
+                d, truncated(f"{emitter.raw(a, kind)} << {amount}", kind) if known < bits else "0", kind, True
             )
         return emitter.put(d, f"SHIFT_LEFT({emitter.raw(a, kind)}, {amount}, {bits})", kind, True)
     numpy_type = NUMPY_TYPE[kind]
-    if isinstance(b, Immediate):
-        if not right and b.value >= bits:
+    if known is not None:
+        if known >= bits and kind[0] == "u":
             return emitter.put(d, f"ZERO_{numpy_type}", kind, False)
-        step = str(min(b.value, bits - 1) if kind[0] == "s" else b.value)
-        if b.value >= bits and kind[0] == "u":
-            return emitter.put(d, f"ZERO_{numpy_type}", kind, False)
+        step = str(min(known, bits - 1))
     elif emitter.is_scalar(b):
         step = f"{numpy_type}(min({amount}, {bits if kind[0] == 'u' else bits - 1}))"
     else:

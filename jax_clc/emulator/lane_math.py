@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +19,7 @@ _LANE = np.arange(32)
 _POWERS = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint64)
 TRUE_LANES = np.ones(32, bool)
 FALSE_LANES = np.zeros(32, bool)
+_SMALLEST_NORMAL = {2: np.float16(2.0**-14), 4: np.float32(2.0**-126), 8: np.float64(2.0**-1022)}
 
 
 class _Lanes(dict):
@@ -114,7 +116,7 @@ def PACK_BF16(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     pair = np.empty((32, 2), np.float32)
     pair[:, 0] = low
     pair[:, 1] = high
-    if math.isnan(np.add.reduce(pair, None)):
+    if math.isnan(pair.sum()):
         return F32_TO_BF16(high) << np.uint32(16) | F32_TO_BF16(low)
     return pair.astype(_BFLOAT16).view(np.uint32).reshape(32)
 
@@ -124,7 +126,7 @@ def PACK_F16(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     pair = np.empty((32, 2), np.float32)
     pair[:, 0] = low
     pair[:, 1] = high
-    if math.isnan(np.add.reduce(pair, None)):
+    if math.isnan(pair.sum()):
         return F32_TO_F16(high) << np.uint32(16) | F32_TO_F16(low)
     return pair.astype(np.float16).view(np.uint32).reshape(32)
 
@@ -171,15 +173,12 @@ def TRUNC_DIV(a, b, dtype):
     """Integer division towards zero; a zero divisor gives all ones, as the hardware does."""
     a, b = np.broadcast_arrays(np.asarray(a, dtype), np.asarray(b, dtype))
     safe = np.where(b == 0, dtype(1), b)
-    quotient = np.abs(a.astype(object)) // np.abs(safe.astype(object)) if dtype is np.int64 else None
     if dtype in (np.uint8, np.uint16, np.uint32, np.uint64):
         result = a // safe
-    elif quotient is not None:
-        sign = np.where((a < 0) != (safe < 0), -1, 1)
-        result = (quotient * sign).astype(np.int64)
-    else:
-        wide = np.abs(a.astype(np.int64)) // np.abs(safe.astype(np.int64))
-        result = np.where((a < 0) != (safe < 0), -wide, wide).astype(dtype)
+    else:  # magnitudes as unsigned bits: that of the lowest number exists there
+        size = np.dtype(f"u{a.itemsize}")
+        magnitude = np.abs(a).view(size) // np.abs(safe).view(size)
+        result = np.where((a < 0) != (safe < 0), -magnitude, magnitude).view(dtype)
     ones = dtype(-1) if np.issubdtype(dtype, np.signedinteger) else np.iinfo(dtype).max
     return np.where(b == 0, dtype(ones), result).astype(dtype)
 
@@ -300,10 +299,27 @@ def SHIFT_LEFT(a: int, amount: int, bits: int) -> int:
 # floats
 
 
-def FMA32(a, b, c):
-    """Rounded once: a product of floats is exact in double; the sum is rounded to double first, which differs from a
-    fused multiply-add only when the double lies within its last place of a tie between floats."""
-    return (np.asarray(a, np.float64) * b + c).astype(np.float32)
+def ADD_TO_ODD(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Sum of doubles rounded to odd: of the two doubles around an inexact sum, the one whose last bit is set. What
+    rounds it again, to a format at least two bits narrower, in any direction, rounds the exact sum (Boldo and
+    Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008)."""
+    total = a + b
+    part = total - a
+    error = (a - (total - part)) + (b - part)  # exact (Knuth's TwoSum)
+    inexact = np.isfinite(total) & (error != 0)
+    if not inexact.any():
+        return total
+    even = (total.view(np.uint64) & np.uint64(1)) == 0
+    return np.where(inexact & even, np.nextafter(total, np.copysign(np.inf, error)), total)
+
+
+def TO_ODD32(values: np.ndarray) -> np.ndarray:
+    """Doubles to floats rounded to odd."""
+    nearest = values.astype(np.float32)
+    wide = nearest.astype(np.float64)
+    inexact = np.isfinite(wide) & (wide != values) & ((nearest.view(np.uint32) & np.uint32(1)) == 0)
+    towards = np.where(values > wide, np.float32(np.inf), np.float32(-np.inf))
+    return np.where(inexact, np.nextafter(nearest, towards), nearest)
 
 
 def DIRECTED32(values: np.ndarray, mode: str) -> np.ndarray:
@@ -317,41 +333,74 @@ def DIRECTED32(values: np.ndarray, mode: str) -> np.ndarray:
 
 
 def FMA64(a, b, c) -> np.ndarray:
-    fma = getattr(math, "fma", None)
-    if fma is None:
-        from fractions import Fraction
+    """Rounded once, through exact fractions."""
 
-        def fma(x, y, z):
-            if not all(map(math.isfinite, (x, y, z))):
-                return x * y + z
-            return float(Fraction(x) * Fraction(y) + Fraction(z))
+    def fused(x: float, y: float, z: float) -> float:
+        if not all(map(math.isfinite, (x, y, z))):
+            return x * y + z
+        exact = Fraction(x) * Fraction(y) + Fraction(z)
+        if not exact:
+            return x * y + z  # with the sign of its zero
+        try:
+            return float(exact)
+        except OverflowError:
+            return math.inf if exact > 0 else -math.inf
 
-    return EACH(fma, np.float64, a, b, c)
+    return EACH(fused, np.float64, a, b, c)
 
 
 def FLUSH(values: np.ndarray) -> np.ndarray:
-    """Subnormal floats become zero of the same sign (.ftz)."""
-    return np.where(np.abs(values) < np.float32(2.0**-126), np.copysign(np.float32(0), values), values)
+    """Subnormals become zero of the same sign (.ftz)."""
+    smallest = _SMALLEST_NORMAL[values.dtype.itemsize]
+    return np.where(np.abs(values) < smallest, np.copysign(values.dtype.type(0), values), values)
 
 
-def TO_INT(values: np.ndarray, low: int, high: int, dtype, mode: str) -> np.ndarray:
-    """Float to integer with saturation; NaN gives zero."""
+def SATURATE(values: np.ndarray) -> np.ndarray:
+    """Into [0, 1]; NaN becomes +0 (.sat)."""
+    return np.where(values > 0, np.minimum(values, values.dtype.type(1)), values.dtype.type(0))
+
+
+def RELU(values: np.ndarray) -> np.ndarray:
+    """Negative numbers become zero, NaN stays (.relu)."""
+    return np.where(values <= 0, values.dtype.type(0), values)
+
+
+def CANONICAL(values: np.ndarray) -> np.ndarray:
+    """The NaN that PTX calls canonical, 0x7fff or 0x7fffffff, for each NaN of f16 and f32."""
+    if values.dtype.itemsize == 8:
+        return values
+    canonical = np.uint16(0x7FFF).view(F16) if values.dtype == F16 else np.uint32(0x7FFFFFFF).view(F32)
+    return np.where(np.isnan(values), canonical, values)
+
+
+def TO_INT(values: np.ndarray, low: int, high: int, nan: int, dtype, mode: str) -> np.ndarray:
+    """Float to integer with saturation; `nan` is what a NaN gives."""
     rounding = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode]
-    wide = rounding(np.asarray(values, np.float64))
-    nan = wide != wide
-    clipped = np.where(nan, 0.0, wide)
-    result = np.array(
-        [min(max(int(x) if math.isfinite(x) else (high if x > 0 else low), low), high) for x in clipped.tolist()]
-    )
-    return result.astype(dtype)
+
+    def convert(x: float) -> int:
+        if math.isfinite(x):
+            return min(max(int(x), low), high)
+        return nan if math.isnan(x) else high if x > 0 else low
+
+    return np.array([convert(x) for x in rounding(np.asarray(values, np.float64)).tolist()], dtype)
 
 
-def MIN_FLOAT(a, b):
-    return np.fmin(a, b)
+def CLIP(values: np.ndarray, low: int, high: int, dtype) -> np.ndarray:
+    """Integers cut to the range of another type (cvt.sat)."""
+    limits = np.iinfo(values.dtype)
+    return values.clip(max(low, int(limits.min)), min(high, int(limits.max))).astype(dtype)
 
 
-def MAX_FLOAT(a, b):
-    return np.fmax(a, b)
+def MIN_FLOAT(a, b, keep_nan: bool) -> np.ndarray:
+    """-0 is below +0. A NaN counts only where both are, or with `keep_nan`."""
+    least = np.minimum(a, b) if keep_nan else np.fmin(a, b)
+    return np.where((a == b) & np.signbit(a), a, least)
+
+
+def MAX_FLOAT(a, b, keep_nan: bool) -> np.ndarray:
+    """As MIN_FLOAT."""
+    most = np.maximum(a, b) if keep_nan else np.fmax(a, b)
+    return np.where((a == b) & np.signbit(b), a, most)
 
 
 NAMES = {name: value for name, value in globals().items() if name.isupper() or name in ("F32_", "F64_", "F16_")}
