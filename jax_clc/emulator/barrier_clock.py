@@ -38,9 +38,11 @@ class BarrierClock:
     _ended_async: dict[int, int] = field(init=False, default_factory=dict)
 
     def arrive(self, warp: WarpClock, mask: int, wide: bool, releases: bool) -> None:
-        message = warp.message(mask) if releases else warp.relaxed_message(mask, wide)
-        key = (warp.cta, wide)
-        self._gathered[key] = self.actors.join(self._gathered.get(key), message)
+        # A relaxed arrival of wide scope passes on what a fence of the CTA's scope released, too, inside of the CTA.
+        for reach in {wide} if releases else {False, wide}:
+            message = warp.message(mask) if releases else warp.relaxed_message(mask, reach)
+            key = (warp.cta, reach)
+            self._gathered[key] = self.actors.join(self._gathered.get(key), message)
 
     def async_epoch(self) -> tuple[int, int]:
         """Actor and time of an operation that completes in the present phase."""
@@ -68,7 +70,7 @@ class BarrierClock:
             elif acquires:
                 warp.acquire(mask, message)
             else:
-                warp.receive_relaxed(mask, message)
+                warp.receive_relaxed(mask, message, cta != warp.cta)
         if acquires:
             for actor, time in self._ended_async.items():
                 warp.acquire_operation(mask, actor, time, committed=actor != self.actor)
@@ -79,8 +81,29 @@ class BarrierClock:
                 message[(hb.H, hb.S), actor] = time
                 if actor != self.actor:
                     message[hb.A, actor] = time
-            warp.receive_relaxed(mask, message)
+            warp.receive_relaxed(mask, message, False)
 
     def observes_other_ctas(self, cta: int) -> bool:
         """Whether a wait by a thread of this CTA now observes arrivals of other CTAs' threads."""
         return any(arrived != cta for arrived, _ in self._ended)
+
+
+@dataclass
+class LocationClock(BarrierClock):
+    """The ordering side of an ordinary memory location. A read learns what was released by the thread whose write it
+    reads, and by the atomic updates since; a plain write hides what other threads had released to the location."""
+
+    _released: dict[tuple[int, int], dict[tuple[int, bool], np.ndarray]] = field(init=False, default_factory=dict)
+    """What each writer (its warp's first actor and its lanes) has released here."""
+
+    def write(self, warp: WarpClock, mask: int, wide: bool, releases: bool, update: bool) -> None:
+        """A strong write by these lanes; `update`: an atomic one."""
+        self.arrive(warp, mask, wide, releases)
+        writer = warp.base, mask
+        if releases:
+            own = self._released.setdefault(writer, {})
+            for key, message in self._gathered.items():
+                own[key] = self.actors.join(own.get(key), message)
+        if not update:
+            self._ended = {key: message.copy() for key, message in self._released.get(writer, {}).items()}
+        self.end_phase()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .blocks import EXIT, Block, polls
 from .emitter import NOWHERE, NUMPY_TYPE, STORAGE, Emitter
-from .instruction_table import form_of
-from .ptx_tree import TYPE_BYTES, Register
+from .instruction_table import form_of, reading
+from .ptx_tree import TYPE_BYTES
 
 PROLOGUE_NAMES = ("shared_window", "param_base", "data_base")
 
@@ -166,6 +166,10 @@ class BlockEmitter:
         emitter.position = len(block.instructions)
 
     def _instruction(self, instruction) -> None:
+        with reading(instruction):
+            self._emit_instruction(instruction)
+
+    def _emit_instruction(self, instruction) -> None:
         emitter = self.emitter
         emit = form_of(instruction).emit
         if instruction.parts[0] in ("ret", "exit"):
@@ -229,12 +233,7 @@ class BlockEmitter:
 
     def _spin_target(self, block: Block) -> int | None:
         """Where a block goes that loops to itself on a uniform condition."""
-        if (
-            self.independent
-            or block.branch is None
-            or block.branch.parts[0] != "bra"
-            or block.index not in block.successors
-        ):
+        if self.independent or block.branch is None or block.index not in block.successors:
             return None
         if block.index in self.analysis.divergent_branches or block.index in self.meeting:
             return None
@@ -248,7 +247,7 @@ class BlockEmitter:
 
     def _leaf(self, block: Block) -> tuple[int, int] | None:
         """(side block, block where both paths meet) when one side of a branch is a single block, or None."""
-        if self.independent or block.branch is None or block.branch.parts[0] != "bra":
+        if self.independent or block.branch is None:
             return None
         taken, fall = block.successors
         for side, meet in ((fall, taken), (taken, fall)):
@@ -265,8 +264,6 @@ class BlockEmitter:
     def _branch(self, block: Block, covered: set[int]):
         """Emit a conditional branch; returns the block to go on with, or (block, blocks now covered), or None."""
         emitter = self.emitter
-        if self.analysis.sites(block)[-1].parts[0] == "brx":
-            return self._indexed(block)
         text, how = self._condition(block)
         leaf = self._leaf(block)
         if leaf is not None:
@@ -314,15 +311,3 @@ class BlockEmitter:
             self._leave()
         else:
             self._jump(index)
-
-    def _indexed(self, block: Block):
-        """brx.idx: a jump table on a uniform index."""
-        emitter = self.emitter
-        emitter.position, emitter.instruction = len(block.instructions), self.analysis.sites(block)[-1]
-        operand = emitter.instruction.operands[0]
-        if not isinstance(operand, Register) or not emitter.is_scalar(operand):
-            raise emitter.unsupported("a jump table whose index differs between lanes")
-        self.targets.update(s for s in block.successors if s != EXIT)
-        emitter.write(f"pc = {tuple(block.successors)}[{emitter.raw(operand, 'b32')}]")
-        emitter.write("continue")
-        return None

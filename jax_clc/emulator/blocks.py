@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from .errors import PtxSyntaxError
-from .instruction_table import form_of
+from .instruction_table import form_of, reading
 from .ptx_tree import Address, Immediate, Instruction, Kernel, Label, Negated, Pair, Register, Vector
 
 EXIT = -1
@@ -73,19 +73,19 @@ def build_blocks(kernel: Kernel, split_polls: bool = False) -> list[Block]:
     targets: dict[str, int] = {}
     leaders = {0}
     code: list[Instruction] = []
-    for item in kernel.body:
+    for item in _without_tables(kernel):
         if isinstance(item, Label):
             targets[item.name] = len(code)
         else:
             if split_polls and polls(item):
                 leaders.add(len(code))
             code.append(item)
-            if item.parts[0] in ("bra", "ret", "exit", "trap", "brx"):
+            if item.parts[0] in ("bra", "ret", "exit", "trap"):
                 leaders.add(len(code))
     if not code:
         raise PtxSyntaxError(f"kernel {kernel.name} is empty", line=kernel.line)
     for instruction in code:
-        for label in branch_targets(kernel, instruction):
+        for label in branch_targets(instruction):
             if label not in targets:
                 raise PtxSyntaxError(f"branch to unknown label {label!r}", line=instruction.line)
             leaders.add(targets[label])
@@ -98,7 +98,7 @@ def build_blocks(kernel: Kernel, split_polls: bool = False) -> list[Block]:
         following = block_at.get(end, EXIT)
         last = block.instructions[-1]
         kind = last.parts[0]
-        places = [block_at.get(targets[label], EXIT) for label in branch_targets(kernel, last)]
+        places = [block_at.get(targets[label], EXIT) for label in branch_targets(last)]
         if kind == "bra":
             block.instructions.pop()
             if last.guard is None or places[0] == following:
@@ -106,10 +106,6 @@ def build_blocks(kernel: Kernel, split_polls: bool = False) -> list[Block]:
             else:
                 block.branch = last
                 block.successors = [places[0], following]
-        elif kind == "brx":
-            block.branch = last
-            block.instructions.pop()
-            block.successors = places
         elif kind in ("ret", "exit", "trap") and last.guard is None:
             block.successors = [EXIT]
         else:
@@ -122,13 +118,32 @@ def build_blocks(kernel: Kernel, split_polls: bool = False) -> list[Block]:
     return blocks
 
 
-def branch_targets(kernel: Kernel, instruction: Instruction) -> list[str]:
+def branch_targets(instruction: Instruction) -> list[str]:
     if instruction.parts[0] == "bra":
         target = instruction.operands[0]
         return [target.name] if isinstance(target, Label) else [getattr(target, "name", "?")]
-    if instruction.parts[0] == "brx":
-        return kernel.label_tables[instruction.operands[1].name]
     return []
+
+
+def _without_tables(kernel: Kernel) -> Iterator[Instruction | Label]:
+    """The kernel's body with each brx.idx as a chain of comparisons and branches, so that lanes may part at it."""
+    chosen = Register("%brx@")
+    for number, item in enumerate(kernel.body):
+        if isinstance(item, Label) or item.parts[0] != "brx":
+            yield item
+            continue
+        kernel.registers[chosen.name] = "pred"
+        with reading(item):
+            index, table = item.operands
+            labels = kernel.label_tables[table.name]
+        after = Label(f"brx@{number}")
+        if item.guard is not None:
+            yield Instruction(item.line, "bra", (after,), item.guard, not item.guard_negated)
+        for value, label in enumerate(labels):
+            yield Instruction(item.line, "setp.eq.u32", (chosen, index, Immediate(value)))
+            yield Instruction(item.line, "bra", (Label(label),), chosen)
+        yield Instruction(item.line, "trap.brx", (index, Immediate(len(labels))))
+        yield after
 
 
 def _thread_jumps(blocks: list[Block]) -> None:
@@ -144,7 +159,7 @@ def _thread_jumps(blocks: list[Block]) -> None:
 
     for block in blocks:
         block.successors = [final(s) for s in block.successors]
-        if block.branch is not None and block.branch.parts[0] == "bra" and block.successors[0] == block.successors[1]:
+        if block.branch is not None and block.successors[0] == block.successors[1]:
             block.branch, block.successors = None, block.successors[:1]
 
 

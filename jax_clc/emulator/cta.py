@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .cluster_launch_control import ClusterLaunchControl
-from .errors import AsyncInFlightAtExit, BarrierMisuse, BarrierOverArrival, RemoteAccessToExitedCta
+from .errors import AsyncInFlightAtExit, BarrierMisuse, BarrierOverArrival, BrokenAligned, RemoteAccessToExitedCta
 from .layout import SHARED_BASE
 from .mbarrier import Barrier
 from .memory import SharedMemory
@@ -81,6 +81,7 @@ class Cta:
         self.registers = [grid.registers or share] * grid.warps
         self.free_registers = 0
         self.register_waiters: list[Warp] = []
+        self.register_changes: list[list[tuple[int, int]]] = [[] for _ in range(grid.warps)]
         self.tensor_requests: list[int] = []
         self.tensor_grants: list[int] = []
         self.tensor_pipe = TensorPipe(machine)
@@ -149,6 +150,33 @@ class Cta:
 
     # registers
 
+    def note_register_change(self, index: int, count: int, line: int) -> None:
+        """A warp's next setmaxnreg (registers, PTX line): all warps of a warpgroup execute the same."""
+        mine = self.register_changes[index]
+        mine.append((count, line))
+        for other in self._warpgroup(index):
+            theirs = self.register_changes[other]
+            if len(theirs) >= len(mine) and theirs[len(mine) - 1] != mine[-1]:
+                raise BrokenAligned(
+                    f"warps {index} and {other} of a warpgroup execute different setmaxnreg: to {count} at PTX line "
+                    f"{line}, to {theirs[len(mine) - 1][0]} at PTX line {theirs[len(mine) - 1][1]}"
+                )
+
+    def _warpgroup(self, index: int) -> range:
+        first = index // 4 * 4
+        return range(first, min(first + 4, self.grid.warps))
+
+    def _check_register_changes(self) -> None:
+        for index, changes in enumerate(self.register_changes):
+            for other in self._warpgroup(index):
+                if len(self.register_changes[other]) < len(changes):
+                    missing = changes[len(self.register_changes[other])]
+                    raise BrokenAligned(
+                        f"setmaxnreg to {missing[0]} is executed by warp {index}, but not by warp {other} of its "
+                        "warpgroup",
+                        line=missing[1],
+                    )
+
     def registers_freed(self) -> None:
         sleepers, self.register_waiters = self.register_waiters, []
         for warp in sleepers:
@@ -170,6 +198,7 @@ class Cta:
 
     def _exit(self, last: Warp) -> None:
         machine = self.machine
+        self._check_register_changes()
         for operation in [*self.reading, *(key[0] for key in self.writing)]:
             raise AsyncInFlightAtExit(
                 f"CTA {self.number} exits while {operation} is in flight", line=operation.line, cta=self.number
@@ -218,16 +247,11 @@ class Cluster:
         return sum(mask.bit_count() for mask in self.arrived.values())
 
     def barrier_arrive(self, warp: Warp, mask: int) -> None:
-        before = self.arrived.get(warp, 0)
-        if before & mask:
-            raise BarrierMisuse("barrier.cluster.arrive twice without barrier.cluster.wait")
-        self.arrived[warp] = before | mask
+        self.arrived[warp] = self.arrived.get(warp, 0) | mask
         warp.cluster_target = self.phase + 1
         self._check()
 
-    def barrier_passed(self, warp: Warp, mask: int) -> bool:
-        if warp.cluster_target == 0:
-            raise BarrierMisuse("barrier.cluster.wait without barrier.cluster.arrive")
+    def barrier_passed(self, warp: Warp) -> bool:
         return self.phase >= warp.cluster_target
 
     def lanes_left(self, warp: Warp, mask: int) -> None:

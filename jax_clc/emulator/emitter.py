@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .blocks import registers_in
+from .errors import PtxSyntaxError
 from .instruction_table import form_of, unsupported
 from .layout import Layout
 from .ptx_tree import (
@@ -72,6 +73,9 @@ class Emitter:
     def unsupported(self, why: str = ""):
         return unsupported(self.instruction, why)
 
+    def misread(self, why: str) -> PtxSyntaxError:
+        return PtxSyntaxError(f"`{self.instruction.opcode}`: {why}", line=self.line)
+
     @property
     def line(self) -> int:
         return self.instruction.line
@@ -115,6 +119,8 @@ class Emitter:
         if isinstance(operand, Register):
             web = self.use(operand)
             name = self.name(web)
+            if self.declared(operand) == "pred":
+                raise self.misread(f"predicate {operand.name} stands for a value")
             if web.uniform:
                 if self.bytes_of(operand) > size:
                     return f"({name} & {(1 << 8 * size) - 1})"
@@ -175,6 +181,10 @@ class Emitter:
     def vector(self, operand, kind: str) -> str:
         return self.value(operand, kind, vector=True)
 
+    def is_predicate(self, operand) -> bool:
+        register = operand.register if isinstance(operand, Negated) else operand
+        return isinstance(register, Register) and self.declared(register) == "pred"
+
     def predicate(self, operand) -> tuple[str, str]:
         """(expression, "scalar" | "bool" | "bits")."""
         if isinstance(operand, Negated):
@@ -182,6 +192,10 @@ class Emitter:
             return {"scalar": f"(not {text})", "bool": f"(~{text})", "bits": f"({text} ^ {FULL})"}[how], how
         if isinstance(operand, Immediate):
             return ("True" if operand.value else "False"), "scalar"
+        if isinstance(operand, SpecialRegister):
+            return self.special(operand), "scalar"
+        if self.declared(operand) != "pred":
+            raise self.misread(f"{operand.name} is no predicate")
         web = self.use(operand)
         if web.uniform:
             return self.name(web), "scalar"

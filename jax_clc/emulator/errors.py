@@ -99,6 +99,10 @@ class AddressOutOfRange(EmulatorError):
     """An address lies outside of the memory it should point into."""
 
 
+class BranchOutOfRange(EmulatorError):
+    """An indexed branch beyond its table."""
+
+
 class RemoteAccessToExitedCta(EmulatorError):
     """Access, arrive or multicast to a CTA of the cluster that has exited or never started."""
 

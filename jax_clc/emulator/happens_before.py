@@ -82,6 +82,10 @@ class Actors:
             self.names[first + offset] = name
         return first
 
+    def of_cta(self, actors: np.ndarray, cta: int) -> np.ndarray:
+        """Which of these actors are threads of a CTA."""
+        return np.array([actor in self.names and self.names[actor].cta == cta for actor in actors.tolist()], bool)
+
     def describe(self, actor: int) -> str:
         name = self.names[actor]
         first = actor
@@ -122,7 +126,8 @@ class WarpClock:
     clock: np.ndarray = field(init=False)
     lane_clocks: dict[int, np.ndarray] = field(init=False, default_factory=dict)
     released_by_fence: dict[bool, tuple[int, np.ndarray | None]] = field(init=False, default_factory=dict)
-    received_relaxed: tuple[int, np.ndarray] | None = field(init=False, default=None)
+    received_relaxed: dict[bool, tuple[int, np.ndarray]] = field(init=False, default_factory=dict)
+    """What relaxed operations received of this CTA (False), and of others (True): lanes and message."""
     init_actor: int = field(init=False, default=NOBODY)
     """Stands for the mbarrier inits of this warp, which a fence of their own can release."""
     inits: int = field(init=False, default=0)
@@ -137,6 +142,10 @@ class WarpClock:
         self.clock = self.actors.new_clock()
 
     # Reading
+
+    def of_my_cta(self, actors: np.ndarray) -> np.ndarray:
+        """Which of these actors are threads of this warp's CTA."""
+        return self.actors.of_cta(actors, self.cta)
 
     def known(self, lane: int | None = None) -> np.ndarray:
         """The clock matrix of a lane, or of the warp; to be read only."""
@@ -161,8 +170,8 @@ class WarpClock:
         for clock in self._clocks(mask):
             np.maximum(observed, clock[A], out=observed)
             np.maximum(observed, clock[U], out=observed)
-        if self.received_relaxed is not None:
-            relaxed = self.actors.fit(self.received_relaxed[1])
+        for _, received in self.received_relaxed.values():
+            relaxed = self.actors.fit(received)
             np.maximum(observed, relaxed[H], out=observed)
         return both
 
@@ -315,17 +324,21 @@ class WarpClock:
         if wide:
             self.released_by_fence[True] = (mask, message)
 
-    def fence_acquire(self, mask: int) -> None:
-        """An acquiring thread fence: what earlier relaxed operations received counts from now on."""
-        if self.received_relaxed is not None:
-            self.acquire(mask & self.received_relaxed[0], self.received_relaxed[1])
+    def fence_acquire(self, mask: int, wide: bool) -> None:
+        """An acquiring thread fence: what earlier relaxed operations received counts from now on, as far as its scope
+        reaches."""
+        for far, (lanes, message) in self.received_relaxed.items():
+            if wide or not far:
+                self.acquire(mask & lanes, message)
+            else:
+                self.acquire_out_of_scope(mask & lanes, message)
 
-    def receive_relaxed(self, mask: int, message: np.ndarray) -> None:
+    def receive_relaxed(self, mask: int, message: np.ndarray, far: bool) -> None:
         """A relaxed read or wait: nothing is ordered unless an acquiring fence follows, but tcgen05 operations, which
-        after_thread_sync takes over."""
+        after_thread_sync takes over. `far`: the message comes from another CTA."""
         self._learn(mask, message, slice(A, A + 1))
-        old = self.received_relaxed
+        old = self.received_relaxed.get(far)
         if old is None or old[0] != mask:
-            self.received_relaxed = (mask, message.copy())
+            self.received_relaxed[far] = (mask, message.copy())
         else:
-            self.received_relaxed = (mask, self.actors.join(old[1], message))
+            self.received_relaxed[far] = (mask, self.actors.join(old[1], message))

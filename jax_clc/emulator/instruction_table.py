@@ -7,12 +7,13 @@ modifier its emitter does not know, is an UnsupportedInstruction with its line.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .errors import UnsupportedInstruction
+from .errors import PtxSyntaxError, UnsupportedInstruction
 from .ptx_tree import Instruction
 
 MODULES = (
@@ -72,6 +73,18 @@ def form_of(instruction: Instruction) -> Form:
     if found is None:
         raise unsupported(instruction)
     return found
+
+
+@contextmanager
+def reading(instruction: Instruction) -> Iterator[None]:
+    """Around code that takes an instruction apart: operands of another number or kind than the form has are an error
+    with a line."""
+    try:
+        yield
+    except (ValueError, IndexError, KeyError, AttributeError, TypeError, StopIteration) as error:
+        raise PtxSyntaxError(
+            f"cannot read the operands of `{instruction.opcode}`", line=instruction.line, text=instruction.opcode
+        ) from error
 
 
 def unsupported(instruction: Instruction, why: str = "") -> UnsupportedInstruction:

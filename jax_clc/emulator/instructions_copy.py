@@ -146,13 +146,19 @@ def async_copy(emitter: Emitter, instruction: Instruction) -> None:
     of, scalar_of = emitter.address(source)
     to = f"FULL_INT({to}, I64)" if scalar_to else to
     of = f"FULL_INT({of}, I64)" if scalar_of else of
-    source_size = emitter.vector(rest[0], "u32") if rest else "None"
+    source_size = "None"
+    if rest and emitter.is_predicate(rest[0]):  # ignore-src: zeros instead
+        text, how = emitter.predicate(rest[0])
+        ignored = f"({text})" if how == "scalar" else emitter.predicate_lanes(rest[0])
+        source_size = f"np.broadcast_to(WHERE({ignored}, U32(0), U32({size.value})), 32)"
+    elif rest:
+        source_size = emitter.vector(rest[0], "u32")
     emitter.write(f"warp.async_copy({to}, {of}, {size.value}, {source_size}, {emitter.mask}, {emitter.line})")
 
 
 @form("cp.async.commit_group", results=0)
 def async_commit(emitter: Emitter, instruction: Instruction) -> None:
-    emitter.write("warp.async_commit()")
+    emitter.write(f"warp.async_commit({emitter.mask})")
 
 
 @form("cp.async.wait_group", "cp.async.wait_all", results=0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .emitter import Emitter
 from .instruction_table import form
-from .ptx_tree import TYPE_BYTES, Address, Instruction, Label, Symbol, Vector
+from .ptx_tree import TYPE_BYTES, Address, Instruction, Kernel, Label, Symbol, Vector
 
 SPACES = {"shared": "shared", "shared::cta": "shared", "shared::cluster": "cluster", "global": "global",
 "local": "local",
@@ -60,7 +60,14 @@ def load_uniform(analysis, instruction: Instruction, block: int, position: int) 
         return False
     if any(p.endswith("f32") or p.endswith("f64") for p in parts[-1:]) and "param" not in parts:
         return False
+    if not any(p in SPACES for p in parts) and points_into_local(analysis.kernel):
+        return False
     return all(analysis.is_uniform(o, block, position) for o in instruction.operands[1:2])
+
+
+def points_into_local(kernel: Kernel) -> bool:
+    """Whether a generic address of the kernel may be one of local memory, where lanes find different things at it."""
+    return any(isinstance(item, Instruction) and item.opcode.startswith("cvta.local") for item in kernel.body)
 
 
 @form("ld", "ldu", uniform=load_uniform)
@@ -73,6 +80,8 @@ def load(emitter: Emitter, instruction: Instruction) -> None:
         raise emitter.unsupported(f"{len(items)} destinations for {access.count} elements")
     space = frame_space(emitter, access, address)
     text, scalar = emitter.address(address)
+    if space == "generic" and scalar and points_into_local(emitter.kernel):
+        text, scalar = f"FULL_INT({text}, I64)", False
     if space == "param":
         if not scalar:
             raise emitter.unsupported("parameter address that differs between lanes")
@@ -153,7 +162,7 @@ def _b128(emitter: Emitter, item) -> str:
 @form("atom", uniform="never")
 def atom(emitter: Emitter, instruction: Instruction) -> None:
     d, address, *values = instruction.operands
-    name = _atomic(emitter, instruction, address, values)
+    name = _atomic(emitter, instruction, address, values, "atomic")
     if d != Label("_"):
         emitter.put(d, name, f"u{8 * TYPE_BYTES[instruction.parts[-1]]}", False)
 
@@ -165,14 +174,14 @@ def red(emitter: Emitter, instruction: Instruction) -> None:
 
         return reduce_async(emitter, instruction)
     address, *values = instruction.operands
-    _atomic(emitter, instruction, address, values)
+    _atomic(emitter, instruction, address, values, "reduction")
     return None
 
 
 OPERATIONS = ("add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas")
 
 
-def _atomic(emitter: Emitter, instruction: Instruction, address: Address, values: list) -> str:
+def _atomic(emitter: Emitter, instruction: Instruction, address: Address, values: list, event: str) -> str:
     space, semantics, scope, operation = "generic", "relaxed", "gpu", None
     for part in instruction.parts[1:-1]:
         if part in SPACES:
@@ -198,7 +207,7 @@ def _atomic(emitter: Emitter, instruction: Instruction, address: Address, values
     emitter.write("warp.poll(); yield")
     emitter.write(
         f"{name} = warp.atomic({space!r}, {operation!r}, {kind!r}, {text}, ({', '.join(arguments)},), {emitter.mask}, "
-        f"{emitter.line}, {semantics!r}, {scope!r})"
+        f"{emitter.line}, {semantics!r}, {scope!r}, {event!r})"
     )
     return name
 

@@ -88,9 +88,16 @@ def _remote(instruction: Instruction) -> str:
     return "'shared'" if any(p in ("shared", "shared::cta") for p in instruction.parts) else "'generic'"
 
 
+def _own(emitter: Emitter, instruction: Instruction) -> None:
+    """Barriers are initialised, invalidated and waited for in their own CTA."""
+    if "shared::cluster" in instruction.parts:
+        raise emitter.unsupported("PTX has it for barriers in .shared::cta only")
+
+
 @form("mbarrier.init", "mbarrier.inval", results=0)
 def mbarrier_init(emitter: Emitter, instruction: Instruction) -> None:
     address, *count = instruction.operands
+    _own(emitter, instruction)
     text, scalar = emitter.address(address)
     if not scalar:
         emitter.write(f"warp.each_lane(warp.mbarrier_{instruction.parts[1]}, {text}, {_remote(instruction)}, "
@@ -147,6 +154,7 @@ def mbarrier_expect(emitter: Emitter, instruction: Instruction) -> None:
 @form("mbarrier.test_wait", "mbarrier.try_wait")
 def mbarrier_wait(emitter: Emitter, instruction: Instruction) -> None:
     p, address, what, *_ = instruction.operands
+    _own(emitter, instruction)
     semantics, scope = order_of(instruction, "acquire")
     text, scalar = emitter.address(address)
     parity = "parity" in instruction.parts

@@ -27,7 +27,7 @@ def shfl(emitter: Emitter, instruction: Instruction) -> None:
         emitter.write(f"warp.check_members({members}, {emitter.mask})")
         lane = f"({emitter.raw(b, 'u32')} & 31)"
         text = emitter.raw(a, "u32") if emitter.is_scalar(a) else f"int({emitter.raw(a, 'u32')}[{lane}])"
-        emitter.put(value, text, "u32", True)
+        emitter.put(value, f"({text} if {emitter.mask} >> {lane} & 1 else 0xFFFFFFFF)", "u32", True)
         if lanes is not None:
             emitter.put_predicate(lanes, "True", "scalar")
         return
@@ -41,11 +41,18 @@ def shfl(emitter: Emitter, instruction: Instruction) -> None:
         emitter.put_predicate(lanes, valid, "bool")
 
 
+def _one_mask(emitter: Emitter, members) -> str:
+    """A member mask that all lanes have to name alike, because all get one result."""
+    if not emitter.is_scalar(members):
+        raise emitter.unsupported("a member mask that may differ between lanes")
+    return emitter.raw(members, "u32")
+
+
 @form("vote", uniform="always")
 def vote(emitter: Emitter, instruction: Instruction) -> None:
     parts = instruction.parts
     d, p, *member = instruction.operands
-    members = emitter.raw(member[0], "u32") if member else "0xFFFFFFFF"
+    members = _one_mask(emitter, member[0]) if member else "0xFFFFFFFF"
     emitter.write(f"warp.check_members({members}, {emitter.mask})")
     active = f"({members} & {emitter.mask})"
     bits = f"({emitter.predicate_bits(p)} & {active})"
@@ -63,7 +70,7 @@ def match(emitter: Emitter, instruction: Instruction) -> None:
         value, holds = (d.first, d.second) if isinstance(d, Pair) else (d, None)
         name = emitter.temporary()
         emitter.write(
-            f"{name} = warp.match_all({emitter.vector(a, kind)}, {emitter.raw(members, 'u32')}, {emitter.mask})"
+            f"{name} = warp.match_all({emitter.vector(a, kind)}, {_one_mask(emitter, members)}, {emitter.mask})"
         )
         emitter.put(value, name, "u32", True)
         if holds is not None:
@@ -79,12 +86,12 @@ def redux(emitter: Emitter, instruction: Instruction) -> None:
     d, a, members = instruction.operands
     kind, operation = parts[-1], parts[2]
     if kind == "f32" and operation in ("min", "max"):
-        lanes = f"{emitter.vector(a, 'f32')}, {emitter.raw(members, 'u32')}, {emitter.mask}"
+        lanes = f"{emitter.vector(a, 'f32')}, {_one_mask(emitter, members)}, {emitter.mask}"
         emitter.put(d, f"warp.reduce_float({operation!r}, {'abs' in parts}, {'NaN' in parts}, {lanes})", "u32", True)
         return
     if kind not in ("u32", "s32", "b32"):
         raise emitter.unsupported()
-    text = f"warp.reduce({operation!r}, {emitter.vector(a, kind)}, {emitter.raw(members, 'u32')}, {emitter.mask})"
+    text = f"warp.reduce({operation!r}, {emitter.vector(a, kind)}, {_one_mask(emitter, members)}, {emitter.mask})"
     emitter.put(d, text, "u32", True)
 
 
@@ -93,7 +100,7 @@ def elect(emitter: Emitter, instruction: Instruction) -> None:
     d, members = instruction.operands
     value, chosen = (d.first, d.second) if isinstance(d, Pair) else (d, None)
     name = emitter.temporary()
-    emitter.write(f"{name} = warp.elect({emitter.raw(members, 'u32')} & {emitter.mask})")
+    emitter.write(f"{name} = warp.elect({_one_mask(emitter, members)}, {emitter.mask})")
     if isinstance(value, Register) and emitter.definition(value).used:
         emitter.put(value, name, "u32", True)
     if chosen is not None:
@@ -140,6 +147,13 @@ def ignored(emitter: Emitter, instruction: Instruction) -> None:
     emitter.write("pass")
 
 
-@form("bra", "ret", "exit", "brx", results=0)
+@form("trap.brx", results=0)
+def beyond_table(emitter: Emitter, instruction: Instruction) -> None:
+    """Where no target of a brx.idx was taken."""
+    index, count = instruction.operands
+    emitter.write(f"warp.beyond_table({emitter.raw(index, 'u32')}, {count.value}, {emitter.mask})")
+
+
+@form("bra", "ret", "exit", results=0)
 def control(emitter: Emitter, instruction: Instruction) -> None:
     raise AssertionError("control flow is emitted by BlockEmitter")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import PtxSyntaxError
+from .errors import PtxSyntaxError, UnsupportedInstruction
 from .ptx_tree import Address, Instruction, Kernel, Module, Pair, Symbol, Variable, Vector
 
 
@@ -19,6 +19,11 @@ class Layout:
         for variable in [*kernel.variables.values(), *module.variables.values()]:
             if variable.name in self.places or (variable.name not in used and variable.name not in kernel.variables):
                 continue
+            if variable.unread:
+                raise UnsupportedInstruction(
+                    f"the initial value {variable.unread!r} of {variable.name}, which {kernel.name} uses, is no number",
+                    line=kernel.line,
+                )
             if variable.space == "shared":
                 if variable.external or variable.size == 0:
                     external.append(variable)

@@ -42,11 +42,16 @@ class Body:
         self.labels: list[dict[str, str]] = [{}]
         self.scope_count = 0
         self.calls: list[str] = []
+        self.tables: list[tuple[str, list[str], list[dict[str, str]]]] = []
 
     def parse(self) -> None:
         """Two passes: labels may be used before they are met, so instructions are read once their scope is closed."""
         items: list = []
         self._statements(items, None)
+        for table, names, labels in self.tables:
+            self.kernel.label_tables[table] = [
+                next((scope[name] for scope in reversed(labels) if name in scope), name) for name in names
+            ]
         for item in items:
             self.kernel.body.append(item if isinstance(item, Label) else self._instruction(*item))
 
@@ -77,6 +82,8 @@ class Body:
             label = _LABEL.match(parser.text, parser.position)
             if label:
                 name = label.group(1)
+                if name in self.labels[-1]:
+                    raise parser.fail(f"label {name!r} stands twice in one scope", label.start(1))
                 unique = name if self.outermost else f"{name}@{self.scope_count}"
                 self.labels[-1][name] = unique
                 items.append(Label(unique))
@@ -112,6 +119,12 @@ class Body:
         if name in self.calls:
             raise self.parser.fail(f"recursive call of {name!r}", position)
         bound = {}
+        if len(actual[0]) != len(function.results) or len(actual[1]) != len(function.parameters):
+            raise self.parser.fail(
+                f"call of {name!r} with {len(actual[1])} arguments and {len(actual[0])} results, which has "
+                f"{len(function.parameters)} and {len(function.results)}",
+                position,
+            )
         for formal, given in zip([*function.results, *function.parameters], [*actual[0], *actual[1]], strict=True):
             resolved = self._name(given, self.scopes, self.labels, self.parser.line(position))
             if not isinstance(resolved, Symbol):
@@ -154,7 +167,8 @@ class Body:
                 self.kernel.variables[variable.name] = variable
         elif words[0] == ".branchtargets":
             label = items.pop()
-            self.kernel.label_tables[label.name] = [t.strip() for t in statement[len(words[0]) :].split(",")]
+            targets = [t.strip() for t in statement[len(words[0]) :].split(",")]
+            self.tables.append((label.name, targets, list(self.labels)))
         else:
             raise self.parser.fail(f"unknown directive {words[0]!r}", position)
 
@@ -177,7 +191,7 @@ class Body:
         match = re.match(r"@\s*(!?)\s*([%\w$]+)\s*", text)
         if match:
             negated, guard = bool(match.group(1)), self._name(match.group(2), scopes, labels, line)
-            if not isinstance(guard, Register):
+            if not isinstance(guard, Register) or self.kernel.registers[guard.name] != "pred":
                 raise PtxSyntaxError(f"guard {match.group(2)!r} is not a declared predicate", line=line)
             text = text[match.end() :]
         opcode = re.match(r"[^\s{\[(]*", text).group()  # type: ignore[union-attr]

@@ -13,13 +13,11 @@ import bisect
 import re
 
 from .errors import PtxSyntaxError
-from .ptx_body import Body
-from .ptx_tree import STATE_SPACES, TYPE_BYTES, Function, Kernel, Module, Parameter, Variable
+from .ptx_body import Body, parse_number
+from .ptx_tree import STATE_SPACES, TYPE_BYTES, Function, Immediate, Kernel, Module, Parameter, Variable
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(loc|file)\b[^\n]*", re.M)
-_INTEGER = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
-_FLOAT_BITS = re.compile(r"-?0([fFdD])([0-9a-fA-F]+)$")
 
 
 def parse_ptx(text: str) -> Module:
@@ -27,10 +25,17 @@ def parse_ptx(text: str) -> Module:
     return _Parser(text).module()
 
 
-#
-#
-#
-#
+def _initialise(variable: Variable, text: str, kind: str) -> None:
+    """The initial value of a variable, from numbers; `unread` of one that is made of addresses or expressions."""
+    size, data = TYPE_BYTES[kind], bytearray()
+    for item in (part.strip() for part in re.sub(r"[{}]", " ", text).split(",")):
+        number = parse_number(item) if item else Immediate(0)
+        if number is None or number.float_bytes and kind not in ("f32", "f64"):
+            variable.unread = item
+            return
+        bits = number.bits(size) if kind in ("f32", "f64") else number.value
+        data += (bits & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+    variable.data = bytes(data.ljust(variable.size, b"\0"))
 
 
 class _Parser:
@@ -163,22 +168,11 @@ class _Parser:
             count = 1
             for extent in re.findall(r"\[\s*(\w*)\s*\]", match.group(2)):
                 count *= int(extent, 0) if extent else 0
-            data = self._initialiser(initial, size, count * size) if initial.strip() else b""
-            result.append(Variable(match.group(1), space, count * size, max(alignment, size), data, external))
+            variable = Variable(match.group(1), space, count * size, max(alignment, size), kind, external=external)
+            if initial.strip():
+                _initialise(variable, initial, kind)
+            result.append(variable)
         return result
-
-    @staticmethod
-    def _initialiser(text: str, size: int, total: int) -> bytes:
-        data = bytearray()
-        for item in re.findall(r"[^\s,{}]+", text):
-            if match := _FLOAT_BITS.match(item):
-                value = int(match.group(2), 16)
-            elif _INTEGER.match(item):
-                value = int(item.rstrip("U"), 0)
-            else:
-                value = 0  # an address: patched by nothing here; reads of it find a null pointer
-            data += (value & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
-        return bytes(data.ljust(total, b"\0"))
 
     # kernels
 
@@ -211,5 +205,5 @@ class _Parser:
             item = re.sub(r"\.ptr(\s+\.(global|shared|const|local))?(\s+\.align\s+\d+)?", "", item)
             variable = self.variables(item, position)[0]
             offset = -(-offset // variable.alignment) * variable.alignment
-            kernel.parameters.append(Parameter(variable.name, offset, variable.size, variable.alignment))
+            kernel.parameters.append(Parameter(variable.name, offset, variable.size, variable.alignment, variable.kind))
             offset += variable.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 
 STATE_SPACES = (".param", ".shared", ".global", ".const", ".local")
@@ -34,6 +35,18 @@ class SpecialRegister:
 class Immediate:
     value: int  # as written; floats as their bits
     float_bytes: int = 0  # 4 for 0f..., 8 for 0d... and decimal literals
+
+    def bits(self, size: int) -> int:
+        """The bits of a float of `size` bytes: a literal of the other width, or an integer, is converted."""
+        if self.float_bytes == size:
+            return self.value
+        formats = {4: ("<f", "<I"), 8: ("<d", "<Q")}
+        number = float(self.value)
+        if self.float_bytes:
+            as_float, as_int = formats[self.float_bytes]
+            number = struct.unpack(as_float, struct.pack(as_int, self.value))[0]
+        as_float, as_int = formats[size]
+        return struct.unpack(as_int, struct.pack(as_float, number))[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +114,10 @@ class Variable:
     space: str
     size: int
     alignment: int
+    kind: str
     data: bytes = b""
     external: bool = False
+    unread: str = ""  # an initial value that is no number: an error where the variable is used
 
 
 @dataclass(slots=True)
@@ -111,6 +126,7 @@ class Parameter:
     offset: int
     size: int
     alignment: int
+    kind: str = "b8"
 
 
 @dataclass(slots=True)

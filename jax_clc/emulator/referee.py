@@ -12,7 +12,7 @@ import numpy as np
 from jax_clc.emulator import happens_before as hb
 from jax_clc.emulator.async_operations import AsyncOperations, describe
 from jax_clc.emulator.axioms import STRICT, Axioms, is_unproven
-from jax_clc.emulator.barrier_clock import BarrierClock, Rendezvous
+from jax_clc.emulator.barrier_clock import BarrierClock, LocationClock, Rendezvous
 from jax_clc.emulator.errors import (
     AsyncInFlightAtExit,
     BarrierMisuse,
@@ -24,7 +24,7 @@ from jax_clc.emulator.errors import (
 )
 from jax_clc.emulator.happens_before import ALL_LANES, BARRIER_MEMORY, NOBODY, lanes_of
 from jax_clc.emulator.referee_state import Cluster, Cta, Op, Place, Warp
-from jax_clc.emulator.shadow_memory import Access, Request, Selection, ShadowMemory
+from jax_clc.emulator.shadow_memory import NARROW, WEAK, WIDE, Access, Request, Selection, ShadowMemory
 
 WIDE_SCOPES = ("cluster", "gpu", "sys")
 ACQUIRES = ("acquire", "acq_rel", "sc")
@@ -130,14 +130,16 @@ class Referee(AsyncOperations):
         scope: str | None = None,
     ) -> None:
         """Lanes read, write or update memory. See README.md."""
-        strong = semantics != "weak" or kind == "atomic"
+        strong = NARROW if scope == "cta" else WIDE
+        if semantics == "weak" and kind not in ("atomic", "reduction"):
+            strong = WEAK
         if space == "shared":
             self._access_shared(warp, mask, kind, cta, addresses, size, line, strong)
-        if strong and semantics not in ("weak", "volatile"):
+        if semantics != "weak":  # a volatile access is a relaxed one of system scope (8.4.2)
             self._synchronise(warp, mask, kind, cta if space == "shared" else space, addresses, semantics, scope)
 
     def _access_shared(
-        self, warp: Warp, mask: int, kind: str, cta: int, addresses: Addresses, size: int, line: int, strong: bool
+        self, warp: Warp, mask: int, kind: str, cta: int, addresses: Addresses, size: int, line: int, strong: int
     ) -> None:
         home = self._alive(cta, warp, line)
         if home is None:
@@ -153,7 +155,7 @@ class Referee(AsyncOperations):
             self._access_lanes(home, warp, mask, kind, addresses, size, line, strong)
 
     def _access_lanes(
-        self, home: Cta, warp: Warp, mask: int, kind: str, addresses: Addresses, size: int, line: int, strong: bool
+        self, home: Cta, warp: Warp, mask: int, kind: str, addresses: Addresses, size: int, line: int, strong: int
     ) -> None:
         lane = mask.bit_length() - 1 if mask & (mask - 1) == 0 else None
         actors: int | np.ndarray
@@ -167,11 +169,13 @@ class Referee(AsyncOperations):
             lanes = lanes_of(mask)
             where, actors = home.shadow.lanes(np.broadcast_to(addresses, 32)[lanes], size), warp.base + lanes
         known = warp.known(lane)[hb.H]
-        request = Request(actors, warp.time, line, known, kind != "read", strong, _own_past(warp))
+        request = Request(actors, warp.time, line, known, kind != "read", strong, _own_past(warp), warp.of_my_cta)
         for access in home.shadow.check_and_record(where, request):
-            self._generic_conflict(home, warp, lane, kind, access, line)
+            self._generic_conflict(home, warp, lane, kind, access, line, strong != WEAK)
 
-    def _generic_conflict(self, home: Cta, warp: Warp, lane: int | None, kind: str, access: Access, line: int) -> None:
+    def _generic_conflict(
+        self, home: Cta, warp: Warp, lane: int | None, kind: str, access: Access, line: int, strong: bool
+    ) -> None:
         actors, known, place = warp.actors, warp.known(lane), warp.place(line)
         if self.report_no_access(home, kind, access, place):
             return
@@ -188,6 +192,9 @@ class Referee(AsyncOperations):
             text += "; only the scope (.cta) of an arrival or wait breaks the order"
         elif warp.base <= access.actor < warp.base + hb.ACTORS_PER_WARP:
             axiom = "lanes_are_threads"
+        elif strong and access.strong:
+            axiom = "scope_limits_order"
+            text += "; both are strong, but the scope (.cta) of one does not include the other's thread"
         error = BufferReusedInFlight if actors.is_async[access.actor] else DataRace
         self.report(error(text, axiom=axiom, **place), (line, access.line))
 
@@ -214,12 +221,11 @@ class Referee(AsyncOperations):
         for place, lanes in places.items():
             location = warp.cluster.locations.get((owner, place))
             if location is None:
-                location = warp.cluster.locations[owner, place] = BarrierClock(warp.actors, warp.cta, place)
-            if kind in ("read", "atomic"):
+                location = warp.cluster.locations[owner, place] = LocationClock(warp.actors, warp.cta, place)
+            if kind in ("read", "atomic"):  # the read of a reduction makes no acquire pattern (8.8)
                 location.wait(warp, lanes, wide, semantics in ACQUIRES)
-            if kind in ("write", "atomic"):
-                location.arrive(warp, lanes, wide, semantics in RELEASES)
-                location.end_phase()
+            if kind != "read":
+                location.write(warp, lanes, wide, semantics in RELEASES, kind != "write")
 
     # Warps, CTAs and clusters
 
@@ -253,7 +259,7 @@ class Referee(AsyncOperations):
         if semantics in ACQUIRES:
             warp.acquire(mask, meeting.message)
         else:
-            warp.receive_relaxed(mask, meeting.message)
+            warp.receive_relaxed(mask, meeting.message, scope == "cluster")
 
     # mbarriers
 
@@ -261,7 +267,7 @@ class Referee(AsyncOperations):
         """mbarrier.init by one lane: a write of eight bytes, which belong to the barrier from here on."""
         home = self._alive(cta, warp, line)
         if home is not None:
-            self._access_lanes(home, warp, mask, "write", address, 8, line, False)
+            self._access_lanes(home, warp, mask, "write", address, 8, line, WEAK)
             home.shadow.hold_barrier(address, line)
             home.barriers[address] = BarrierClock(warp.actors, cta, address, *warp.initialise_barrier(mask))
 
@@ -353,7 +359,7 @@ class Referee(AsyncOperations):
         elif kind == "thread" or "sync_restrict" in kind:
             semantics = kind.rpartition(".")[2] if "sync_restrict" in kind else semantics
             if semantics in ACQUIRES:
-                warp.fence_acquire(mask)
+                warp.fence_acquire(mask, scope != "cta")
             if semantics in RELEASES:
                 if kind.startswith("proxy.async"):
                     warp.fence_proxy(mask)

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from jax_clc.emulator.barrier_clock import BarrierClock, Rendezvous
+from jax_clc.emulator.barrier_clock import BarrierClock, LocationClock, Rendezvous
 from jax_clc.emulator.happens_before import Actors, WarpClock
 from jax_clc.emulator.shadow_memory import ShadowMemory
 
@@ -129,5 +129,5 @@ class Cta:
 class Cluster:
     actors: Actors = field(default_factory=Actors)
     warps: list[Warp] = field(default_factory=list)
-    locations: dict[tuple[object, int], BarrierClock] = field(default_factory=dict)
+    locations: dict[tuple[object, int], LocationClock] = field(default_factory=dict)
     """Ordinary memory locations that somebody released to or acquired from."""

@@ -2,7 +2,7 @@
 
 Seven int32 rows per granule: actor, time and line of the last write; actor, time and line of one read since; and the
 number of a set of further reads (0: none). A line is negated where the access was a strong (atomic, volatile, relaxed
-or stronger) one. Time 0 means never.
+or stronger) one, and 2**28 more where its scope was the CTA. Time 0 means never.
 
 Stages are written and read whole, so state is kept per block of granules as long as a block's granules agree, and
 spread over the granules when an access touches a part of it.
@@ -19,6 +19,8 @@ from jax_clc.emulator.happens_before import BARRIER_MEMORY, NOBODY
 
 WRITER, WRITE_TIME, WRITE_LINE, READER, READ_TIME, READ_LINE, READ_SET = range(7)
 ROWS = 7
+WEAK, WIDE, NARROW = 0, 1, 1 << 28
+"""What an access is: weak; strong; strong with its own CTA as scope (added to its line)."""
 
 Selection = slice | np.ndarray
 """Granules of one access, as an index into the last axis."""
@@ -51,7 +53,8 @@ class Request:
 
     `actors` and `times` are scalars or arrays shaped as the selection. `known` is the vector that decides whether an
     earlier access is ordered before this one. `is_own(access, position)` recognises the accessor's own past, which
-    program order covers although no vector says so. `strong` accesses do not race with strong ones.
+    program order covers although no vector says so. `strong` (WEAK, WIDE or NARROW) accesses do not race with strong
+    ones, if the scope of each includes the other's thread; `of_my_cta` tells which actors a NARROW one includes.
     """
 
     actors: int | np.ndarray
@@ -59,9 +62,27 @@ class Request:
     line: int
     known: np.ndarray
     is_write: bool
-    strong: bool = False
+    strong: int = WEAK
     is_own: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
     """(earlier actors, earlier times, own actors broadcast to them) -> bool."""
+    of_my_cta: Callable[[np.ndarray], np.ndarray] | None = None
+
+    @property
+    def marked_line(self) -> int:
+        """The line as it is remembered."""
+        return -(self.line + (self.strong & NARROW)) if self.strong else self.line
+
+    def clear_strong(self, suspect: np.ndarray, actors: np.ndarray, lines: np.ndarray) -> None:
+        """Takes out of the suspects those accesses that are morally strong relative to this one (8.7)."""
+        places = np.flatnonzero(suspect)
+        if not self.strong or not len(places):
+            return
+        lines = lines[places]
+        excused = lines < 0
+        narrow = (lines <= -NARROW) | (self.strong == NARROW)
+        if narrow.any() and self.of_my_cta is not None:
+            excused &= ~narrow | self.of_my_cta(actors[places])
+        suspect[places[excused]] = False
 
 
 @dataclass
@@ -160,14 +181,13 @@ class ShadowMemory:
         if now.is_own is not None:
             own = np.broadcast_to(_column(now.actors, state[row]), state[row].shape).reshape(-1)
             suspect &= ~now.is_own(actors, times, own)
-        if now.strong:
-            suspect &= lines >= 0
+        now.clear_strong(suspect, actors, lines)
         positions = np.flatnonzero(suspect)
         if len(positions):
             at = int(positions[0])
             problems.append(
                 Access(
-                    int(actors[at]), int(times[at]), abs(int(lines[at])), row == WRITER, bool(lines[at] < 0),
+                    int(actors[at]), int(times[at]), _line(lines[at]), row == WRITER, bool(lines[at] < 0),
                     _granule(where, at),
                 )
             )  # fmt: skip
@@ -184,16 +204,13 @@ class ShadowMemory:
             at = int(np.flatnonzero(numbers == number)[0])
             if suspect.any() and now.is_own is not None:
                 suspect &= ~now.is_own(reads.actors, reads.times, np.broadcast_to(own[at], reads.actors.shape))
-            if now.strong:
-                suspect &= reads.lines >= 0
+            now.clear_strong(suspect, reads.actors, reads.lines)
             for i in np.flatnonzero(suspect)[:1].tolist():
-                line = int(reads.lines[i])
-                problems.append(
-                    Access(int(reads.actors[i]), int(reads.times[i]), abs(line), False, line < 0, _granule(where, at))
-                )
+                actor, time, line = int(reads.actors[i]), int(reads.times[i]), reads.lines[i]
+                problems.append(Access(actor, time, _line(line), False, bool(line < 0), _granule(where, at)))
 
     def _record_read(self, table: np.ndarray, where: Selection, state: np.ndarray, now: Request) -> None:
-        line = -now.line if now.strong else now.line
+        line = now.marked_line
         readers = state[READER]
         actors: int | np.ndarray = _column(now.actors, readers)
         # A read stands for an earlier one of the same actor only: a later writer is checked against every actor.
@@ -262,6 +279,11 @@ class ShadowMemory:
         self.state[:, where] = np.array([actor, time, line, 0, 0, 0, 0], np.int32)[:, None]
 
 
+def _line(marked: int) -> int:
+    """The PTX line of a remembered one."""
+    return abs(int(marked)) & (NARROW - 1)
+
+
 def _granule(where: Selection, position: int) -> int:
     return where.start + position if isinstance(where, slice) else int(where.reshape(-1)[position])
 
@@ -269,7 +291,7 @@ def _granule(where: Selection, position: int) -> int:
 def _record_write(table: np.ndarray, where: Selection, now: Request) -> None:
     values = np.zeros((ROWS, 1), np.int32)
     values[WRITE_TIME] = now.time
-    values[WRITE_LINE] = -now.line if now.strong else now.line
+    values[WRITE_LINE] = now.marked_line
     per_lane = isinstance(now.actors, np.ndarray)
     if not per_lane:
         values[WRITER] = now.actors

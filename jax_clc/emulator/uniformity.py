@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .blocks import EXIT, Block, definitions, immediate_post_dominators, polls, registers_in, uses
-from .instruction_table import form_of
+from .instruction_table import form_of, reading
 from .ptx_tree import Address, Instruction, Kernel, SpecialRegister
 
 
@@ -175,8 +175,9 @@ class Analysis:
             changed = False
             for block in self.blocks:
                 for position, instruction in enumerate(block.instructions):
-                    if not definitions(instruction) or self._result_uniform(instruction, block.index, position):
-                        continue
+                    with reading(instruction):
+                        if not definitions(instruction) or self._result_uniform(instruction, block.index, position):
+                            continue
                     for name in definitions(instruction):
                         web = self.web(name, block.index, position, True)
                         if web.uniform:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .errors import BrokenAligned, EmulatorError, UnsupportedInstruction
+from .errors import BranchOutOfRange, BrokenAligned, EmulatorError, UnsupportedInstruction
 from .lane_math import BITS, LANES
 from .memory import PARAM_WINDOW
 from .warp_matrix import WarpMatrix
@@ -38,6 +38,8 @@ class Warp(WarpTensorMemory, WarpMatrix):
         self.count = 0  # instructions executed
         self.limit = 0  # instructions at which a loop without synchronisation gives up the turn
         self.cluster_target = 0
+        self.cluster_arrivals = 0  # lanes that have arrived at the cluster's barrier and not yet waited
+        self.wants_registers = False  # in the middle of a setmaxnreg
         self.rotations = 0
         self.turn = 1
         self.waiting: str | None = None  # what the warp sleeps on, for the deadlock report
@@ -205,10 +207,19 @@ class Warp(WarpTensorMemory, WarpMatrix):
     def trap(self) -> None:
         raise TrapError("the kernel executed trap")
 
+    def beyond_table(self, index: int | np.ndarray, count: int, mask: int) -> None:
+        first = index if isinstance(index, int) else int(index[LANES[mask]][0])
+        raise BranchOutOfRange(f"brx.idx with index {first} into a table of {count} targets")
+
     # lane exchange
 
-    def check_members(self, members: int, mask: int) -> None:
-        """`.sync` instructions: the executing lanes are in the member mask, and no live member is missing."""
+    def check_members(self, members: int | np.ndarray, mask: int) -> None:
+        """`.sync` instructions: the executing lanes are in the member mask, and no live member is missing. Lanes that
+        name different masks are as many groups."""
+        if not isinstance(members, int):
+            for group in np.unique(members[LANES[mask]]).tolist():
+                self.check_members(group, mask & BITS(members == group))
+            return
         if mask & ~members:
             raise BrokenAligned(f"lanes {mask:#010x} execute an instruction whose member mask is {members:#010x}")
         missing = members & self.live & ~mask
@@ -220,8 +231,10 @@ class Warp(WarpTensorMemory, WarpMatrix):
         if mask != self.live:
             raise BrokenAligned(f"{what} is executed by lanes {mask:#010x} of {self.live:#010x}")
 
-    def elect(self, members: int) -> int:
+    def elect(self, members: int, mask: int) -> int:
         """The leader lane. Any lane is allowed; the lowest is what the hardware takes."""
+        self.check_members(members, mask)
+        members &= mask
         return (members & -members).bit_length() - 1
 
     def map_rank(self, address: int, rank: int) -> int:
@@ -230,9 +243,9 @@ class Warp(WarpTensorMemory, WarpMatrix):
         return address | rank << 24
 
     def shuffle(self, mode, values, lane, clamp, members, mask):
-        """(values, valid lanes) of shfl.sync for modes up, down, bfly, idx with PTX's segment mask and clamp."""
-        if isinstance(members, int):
-            self.check_members(members, mask)
+        """(values, valid lanes) of shfl.sync for modes up, down, bfly, idx with PTX's segment mask and clamp. What a
+        lane that does not take part would give is undefined: all ones."""
+        self.check_members(members, mask)
         segment = (clamp >> np.uint32(8)) & np.uint32(31)
         limit = clamp & np.uint32(31)
         lane = lane & np.uint32(31)
@@ -252,9 +265,10 @@ class Warp(WarpTensorMemory, WarpMatrix):
             source = (low | (lane & ~segment & np.uint32(31))).astype(np.int64)
             valid = source <= top
         source = np.where(valid, source, here) & 31
-        return values[source], valid
+        return np.where(LANES[mask][source], values[source], np.uint32(FULL)), valid
 
     def match_any(self, values, members, mask) -> np.ndarray:
+        self.check_members(members, mask)
         active = LANES[mask]
         result = np.zeros(32, np.uint32)
         for lane in np.flatnonzero(active):
@@ -286,8 +300,8 @@ class Warp(WarpTensorMemory, WarpMatrix):
         active = values[LANES[mask]]
         if absolute:
             active = np.abs(active)
-        if operation == "min":
-            result = np.minimum.reduce(active) if keep_nan else np.fmin.reduce(active)
-        else:
-            result = np.maximum.reduce(active) if keep_nan else np.fmax.reduce(active)
-        return int(np.float32(result).view(np.uint32)) if not np.isnan(result) else 0x7FFFFFFF
+        if np.isnan(active).any() if keep_nan else np.isnan(active).all():
+            return 0x7FFFFFFF
+        numbers = active[~np.isnan(active)]
+        result = numbers.min() if operation == "min" else numbers.max()
+        return int(result.view(np.uint32))

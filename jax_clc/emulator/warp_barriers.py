@@ -16,10 +16,12 @@ class WarpBarriers(WarpMemory):
     # named barriers
 
     def warp_sync(self, members, mask, line):
-        if isinstance(members, int):
-            self.check_members(members, mask)
-        if self.referee is not None:
-            self.referee.warp_sync(self.handle, mask, line)
+        self.check_members(members, mask)
+        if self.referee is None:
+            return
+        groups = [members] if isinstance(members, int) else np.unique(members[LANES[mask]]).tolist()
+        for group in groups:
+            self.referee.warp_sync(self.handle, mask & group, line)
 
     def barrier_arrive(self, number, count, mask, line, aligned):
         if count == 0:
@@ -67,6 +69,9 @@ class WarpBarriers(WarpMemory):
     def cluster_arrive(self, mask, line, semantics, aligned):
         if aligned:
             self.check_aligned(mask, "barrier.cluster.arrive")
+        if self.cluster_arrivals & mask:
+            raise BarrierMisuse("barrier.cluster.arrive twice without barrier.cluster.wait")
+        self.cluster_arrivals |= mask
         if self.referee is not None:
             self.referee.rendezvous_arrive(
                 self.handle, mask, ("cluster", self.cluster.number), line, semantics, "cluster"
@@ -78,24 +83,28 @@ class WarpBarriers(WarpMemory):
         if aligned:
             self.check_aligned(mask, "barrier.cluster.wait")
         cluster = self.cluster
-        if not cluster.barrier_passed(self, mask):
+        if mask & ~self.cluster_arrivals:
+            raise BarrierMisuse("barrier.cluster.wait without barrier.cluster.arrive")
+        if not cluster.barrier_passed(self):
             cluster.sleepers.append(self)
             self.sleep(f"cluster barrier ({cluster.arrived_lanes} of {cluster.live_lanes} threads arrived)")
             return None
+        self.cluster_arrivals &= ~mask
         if self.referee is not None:
             self.referee.rendezvous_leave(self.handle, mask, ("cluster", cluster.number), line, semantics, "cluster")
         return True
 
     # mbarriers
 
-    def barrier_place(self, address: int, space: str):
-        """(CTA, offset) of an mbarrier object."""
+    def barrier_place(self, address: int, space: str, remote: bool = True):
+        """(CTA, offset) of an mbarrier object. Those that are initialised, waited for or made invalid are the CTA's
+        own: `remote` False."""
         if space == "generic":
             if address >> 56 != SHARED_WINDOW >> 56:
                 raise AddressOutOfRange(f"generic address {address:#x} of an mbarrier is not in shared memory")
             address &= (1 << 56) - 1
         check_alignment(address, 8)
-        return self.shared_owner(address & 0xFFFFFFFF, space != "shared")
+        return self.shared_owner(address & 0xFFFFFFFF, remote and space != "shared")
 
     def each_lane(self, function, addresses, space, values, mask, line):
         for lane in np.flatnonzero(LANES[mask]).tolist():
@@ -103,7 +112,7 @@ class WarpBarriers(WarpMemory):
             function(int(addresses[lane]), space, value, 1 << lane, line)
 
     def mbarrier_init(self, address, space, count, mask, line):
-        cta, offset = self.barrier_place(address, space)
+        cta, offset = self.barrier_place(address, space, False)
         if mask.bit_count() != 1:
             raise BarrierMisuse(f"{mask.bit_count()} lanes initialise the mbarrier at {offset:#x}")
         cta.make_barrier(offset, count)
@@ -112,7 +121,7 @@ class WarpBarriers(WarpMemory):
             self.referee.mbarrier_init(self.handle, mask, cta.number, offset, line)
 
     def mbarrier_inval(self, address, space, count, mask, line):
-        cta, offset = self.barrier_place(address, space)
+        cta, offset = self.barrier_place(address, space, False)
         cta.barrier(offset)
         del cta.barriers[offset]
         if self.referee is not None:
@@ -152,7 +161,7 @@ class WarpBarriers(WarpMemory):
 
     def try_wait(self, address, space, what, mask, line, semantics, scope, parity):
         """True when the phase is over, False when the wait gave up, None while asleep."""
-        cta, offset = self.barrier_place(address, space)
+        cta, offset = self.barrier_place(address, space, False)
         barrier = cta.barrier(offset)
         woken, self.ticket = self.ticket, None
         if self._phase_over(barrier, what, parity):
@@ -171,7 +180,7 @@ class WarpBarriers(WarpMemory):
         return None
 
     def test_wait(self, address, space, what, mask, line, semantics, scope, parity):
-        cta, offset = self.barrier_place(address, space)
+        cta, offset = self.barrier_place(address, space, False)
         barrier = cta.barrier(offset)
         if not self._phase_over(barrier, what, parity):
             self.polled = (cta, offset, what, parity)
@@ -212,6 +221,9 @@ class WarpBarriers(WarpMemory):
             raise EmulatorError(f"setmaxnreg of {count}: a multiple of 8 from 24 to 256 is needed")
         cta = self.cta
         have = cta.registers[self.index]
+        if not self.wants_registers:
+            self.wants_registers = True
+            cta.note_register_change(self.index, count, line)
         if increase and count < have or not increase and count > have:
             raise EmulatorError(f"setmaxnreg.{'inc' if increase else 'dec'} to {count} from {have} registers")
         if increase and cta.free_registers < count - have:
@@ -221,6 +233,7 @@ class WarpBarriers(WarpMemory):
                 f"{count - have} needed)"
             )
             return None
+        self.wants_registers = False
         cta.free_registers -= count - have
         cta.registers[self.index] = count
         cta.registers_freed()

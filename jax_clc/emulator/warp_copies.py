@@ -77,8 +77,8 @@ class WarpCopies(WarpBarriers):
     def init_copies(self) -> None:
         self.bulk_open: dict[int, list[AsyncOperation]] = {}
         self.bulk_groups: dict[int, list[list[AsyncOperation]]] = {}
-        self.copies_open: list[AsyncOperation] = []
-        self.copy_groups: list[list[AsyncOperation]] = []
+        self.copies_open: list[tuple[int, AsyncOperation]] = []  # with the lanes that have not committed theirs
+        self.copy_groups: list[tuple[int, list[AsyncOperation]]] = []  # with the lanes whose group it is
 
     @staticmethod
     def lanes_of(mask: int) -> list[int]:
@@ -320,7 +320,7 @@ class WarpCopies(WarpBarriers):
         check_alignment(sources, size)
         self._in_window(self.cta, int(active.min()), int(active.max()) + size)
         operation = self.issue("cp.async", mask, line)
-        self.copies_open.append(operation)
+        self.copies_open.append((mask, operation))
         keep = None if source_size is None else source_size[lanes]
         cta = self.cta
 
@@ -341,27 +341,40 @@ class WarpCopies(WarpBarriers):
 
         self.machine.later(self.options.copy_delay, perform, operation)
 
-    def async_commit(self):
-        self.copy_groups.append(self.copies_open)
-        self.copies_open = []
+    def async_commit(self, mask):
+        self.copy_groups.append((mask, [o for lanes, o in self.copies_open if lanes & mask]))
+        self.copies_open = [(lanes & ~mask, o) for lanes, o in self.copies_open if lanes & ~mask]
 
     def async_wait(self, count, mask, line):
+        """Each lane waits for its own groups but the last `count`."""
         if count < 0:  # wait_all
-            self.async_commit()
+            self.async_commit(mask)
             count = 0
-        older = self.copy_groups[: max(len(self.copy_groups) - count, 0)]
-        done = []
-        for group in older:
-            for operation in group:
+        older = self._older_groups(count, mask)
+        for index in older:
+            for operation in self.copy_groups[index][1]:
                 if not operation.done:
                     operation.sleepers.append(self)
                     self.sleep(f"cp.async group with {operation}")
                     return None
-                done.append(operation)
-        del self.copy_groups[: len(older)]
-        if self.referee is not None and done:
-            self.referee.group_wait(self.handle, mask, [o.actor for o in done], line)
+        for index, lanes in older.items():
+            owners, operations = self.copy_groups[index]
+            if self.referee is not None and operations:
+                self.referee.group_wait(self.handle, lanes, [o.actor for o in operations], line)
+            self.copy_groups[index] = (owners & ~lanes, operations)
+        self.copy_groups = [group for group in self.copy_groups if group[0]]
         return True
+
+    def _older_groups(self, count, mask):
+        """{number of a group: the lanes of `mask` for which `count` groups or more came later}."""
+        if all(owners & mask == mask for owners, _ in self.copy_groups):
+            return dict.fromkeys(range(len(self.copy_groups) - count), mask)
+        older: dict[int, int] = {}
+        for lane in self.lanes_of(mask):
+            mine = [i for i, (owners, _) in enumerate(self.copy_groups) if owners >> lane & 1]
+            for index in mine[: max(len(mine) - count, 0)]:
+                older[index] = older.get(index, 0) | 1 << lane
+        return older
 
     def async_arrive(self, address, no_increment, mask, line):
         """cp.async.mbarrier.arrive: an arrival once this thread's copies so far are done."""
@@ -370,7 +383,8 @@ class WarpCopies(WarpBarriers):
         lanes = mask.bit_count()
         if not no_increment:
             barrier.pending += lanes
-        operations = [o for group in [*self.copy_groups, self.copies_open] for o in group if not o.done]
+        committed = [o for owners, group in self.copy_groups if owners & mask for o in group]
+        operations = [o for o in [*committed, *(o for owners, o in self.copies_open if owners & mask)] if not o.done]
 
         def arrive():
             if not all(o.done for o in operations):

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from .errors import AddressOutOfRange
+from .errors import AddressOutOfRange, UnsupportedInstruction
 from .lane_math import LANES
 from .memory import UNSIGNED, check_alignment
 from .warp_state import WarpState
@@ -131,12 +131,12 @@ class WarpMemory(WarpState):
         return [words[places + i] for i in range(count)]
 
     def load_local(self, address, size, count, mask, line, semantics="weak", scope=None):
-        places = self._local(address, size * count) // size
+        places = self._local(address, size * count, mask) // size
         words = self.local.view(UNSIGNED[size])
         return [words[np.arange(32), places + i] for i in range(count)]
 
-    def _local(self, address, total):
-        places = np.broadcast_to(np.asarray(address, np.int64), 32)
+    def _local(self, address, total, mask):
+        places = np.where(LANES[mask], address, 0)
         if self.local is None or (places < 0).any() or (places + total > self.local.shape[1]).any():
             raise AddressOutOfRange(f"local address beyond {0 if self.local is None else self.local.shape[1]} bytes")
         check_alignment(places, total)
@@ -156,17 +156,20 @@ class WarpMemory(WarpState):
     def load_generic(self, address, size, count, mask, line, semantics="weak", scope=None):
         space, address = self._generic(address, mask)
         if space == "param":
-            if not isinstance(address, int):
-                address = int(address[LANES[mask]][0])
+            alike = isinstance(address, int)
+            if not alike:
+                first = int(address[LANES[mask]][0])
+                if (address[LANES[mask]] != first).any():
+                    raise UnsupportedInstruction("a generic load of different parameters by the lanes of a warp")
+                address = first
+            if address + size * count > len(self.params):
+                raise AddressOutOfRange(f"parameters {address} to {address + size * count - 1} of {len(self.params)}")
             data = [
                 int.from_bytes(self.params[address + size * i : address + size * (i + 1)], "little")
                 for i in range(count)
             ]
-            return data
-        result = getattr(self, f"load_{space}")(address, size, count, mask, line, semantics, scope)
-        if space == "local" and isinstance(address, int):  # the translator expects one value for the warp
-            raise AddressOutOfRange("a generic local address that is the same in all lanes")
-        return result
+            return data if alike else [np.full(32, value, UNSIGNED[size]) for value in data]
+        return getattr(self, f"load_{space}")(address, size, count, mask, line, semantics, scope)
 
     # stores
 
@@ -240,7 +243,7 @@ class WarpMemory(WarpState):
             words[places + index] = value if isinstance(value, int) else value[lanes]
 
     def store_local(self, address, values, size, mask, line, semantics="weak", scope=None):
-        places = self._local(address, size * len(values)) // size
+        places = self._local(address, size * len(values), mask) // size
         words = self.local.view(UNSIGNED[size])
         lanes = np.flatnonzero(LANES[mask])
         for index, value in enumerate(values):
@@ -254,8 +257,9 @@ class WarpMemory(WarpState):
 
     # atomics
 
-    def atomic(self, space, operation, kind, address, values, mask, line, semantics, scope):
-        """Read-modify-write by each active lane, in an order the seed decides. Returns the old values."""
+    def atomic(self, space, operation, kind, address, values, mask, line, semantics, scope, event):
+        """Read-modify-write by each active lane, in an order the seed decides. `event`, for the referee: "atomic", or
+        "reduction" where nobody gets the old value. Returns the old values."""
         if space == "generic":
             space, address = self._generic(address, mask)
         size = int("".join(c for c in kind if c.isdigit())[:2]) // 8
@@ -265,7 +269,7 @@ class WarpMemory(WarpState):
         lanes = np.flatnonzero(LANES[mask]).tolist()
         self.random.shuffle(lanes)
         check_alignment(address[LANES[mask]], size)
-        self._report_atomic(space, address, size, mask, line, semantics, scope)
+        self._report_atomic(space, address, size, mask, line, semantics, scope, event)
         for lane in lanes:
             place = int(address[lane])
             if space == "global":
@@ -283,15 +287,15 @@ class WarpMemory(WarpState):
             old[lane] = before
         return old
 
-    def _report_atomic(self, space, address, size, mask, line, semantics, scope):
+    def _report_atomic(self, space, address, size, mask, line, semantics, scope, event):
         if self.referee is None:
             return
         if space == "global":
-            self.referee.access(self.handle, mask, "atomic", "global", -1, address, size, line, semantics, scope)
+            self.referee.access(self.handle, mask, event, "global", -1, address, size, line, semantics, scope)
         else:
             for cta, offsets, bits in self._ranks(address, mask, space == "cluster"):
                 self.referee.access(
-                    self.handle, bits, "atomic", "shared", cta.number, offsets, size, line, semantics, scope
+                    self.handle, bits, event, "shared", cta.number, offsets, size, line, semantics, scope
                 )
 
 
