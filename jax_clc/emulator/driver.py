@@ -16,10 +16,11 @@ from jax_clc.planning import catalog
 from .axioms import STRICT, Axioms
 from .errors import EmulatorError
 from .kernel_run import dtype_of, read_ptx, region_of_d
+from .launch_arguments import LaunchError, triple
 from .layout import SHARED_BASE
 from .machine import Machine
 from .options import Hostility
-from .run import LaunchError, RunReport, add_module_data, check_parameters, load_program, new_referee, triple
+from .run import RunReport, add_module_data, check_parameters, load_program, new_referee
 from .translator import Program
 
 REPORTS_KEPT = 64
@@ -104,7 +105,8 @@ class EmulatedDevice:
             if operand == "d":
                 buffer.fill(0xFF)
                 allocation.audit(region_of_d(entry, bytes(params), size), dtype_of(entry["dtypes"]["d"]).itemsize)
-        shapes = [triple([int(v) for v in shape]) for shape in (grid, block, cluster)]
+        given = {"grid": grid, "block": block, "cluster": cluster}
+        shapes = [triple(what, [int(v) for v in shape]) for what, shape in given.items()]
         if any(g % c for g, c in zip(shapes[0], shapes[2], strict=True)):
             raise LaunchError(f"kernel {kernel_name}: grid {shapes[0]} is not a whole number of clusters {shapes[2]}")
         registers, data = entry["registers"] or None, add_module_data(machine, program)
@@ -139,5 +141,5 @@ class EmulatedDevice:
         if kernel_name not in self._programs:
             entry = self._entry(kernel_name)
             ptx = read_ptx(entry, self._directory())
-            self._programs[kernel_name] = load_program(ptx, entry["symbol"], triple(entry["launch"]["block"]))
+            self._programs[kernel_name] = load_program(ptx, entry["symbol"], triple("block", entry["launch"]["block"]))
         return self._programs[kernel_name]

@@ -16,10 +16,11 @@ import ml_dtypes
 import numpy as np
 
 from .axioms import STRICT, Axioms
+from .launch_arguments import FIRST_ADDRESS, GUARD, LaunchError
 from .machine import Launch, Machine, TraceEvent
 from .options import Hostility
 from .referee import Referee
-from .run import FIRST_ADDRESS, GUARD, LaunchError, add_module_data, check_parameters, load_program, new_referee
+from .run import add_module_data, check_parameters, load_program, new_referee
 from .tensor_map import TensorMap
 
 ELEMENT_CODES = {"uint8": 0, "uint16": 1, "uint32": 2, "int32": 3, "uint64": 4, "int64": 5, "float16": 6, "float32": 7,

@@ -37,6 +37,15 @@ class Hostility:
     idle_instructions: int = 2_000_000
     """Warp instructions without any change of memory or barriers after which a run counts as hanging."""
 
+    def __post_init__(self) -> None:
+        for name in ("copy_delay", "mma_delay", "turn", "launch_delay", "sm_change_interval", "clc_delay"):
+            low, high = getattr(self, name)
+            if not int(name == "turn") <= low <= high:
+                raise ValueError(f"Hostility: {name} goes from one number of ticks to a larger one, not {(low, high)}")
+        for name in ("spurious_failures", "clc_refusals"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"Hostility: {name} is a chance from 0 to 1, not {getattr(self, name)}")
+
     @classmethod
     def calm(cls) -> Hostility:
         """As friendly as hardware can be: for speed and for pictures."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,31 +11,13 @@ import numpy as np
 
 from .axioms import STRICT, Axioms
 from .errors import EmulatorError
+from .launch_arguments import Buffer, LaunchError, check_target, cluster_of, integer, pack, place_buffers, triple
 from .machine import Launch, Machine, TraceEvent
 from .options import Hostility
 from .ptx_parser import parse_ptx
 from .ptx_tree import Kernel, Module
 from .referee import Referee
-from .tensor_map import TensorMap
 from .translator import Program, translate
-
-FIRST_ADDRESS = 0x7_0000_0000
-GUARD = 1 << 20
-
-
-class LaunchError(EmulatorError):
-    """A launch that does not agree with the kernel: parameters, block, cluster."""
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A NumPy array as device memory. `output`: each element must be written exactly once. `offset_bytes`:
-    misalignment of the base from 256 bytes."""
-
-    array: np.ndarray
-    name: str = "buffer"
-    output: bool = False
-    offset_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -94,13 +75,6 @@ def check_parameters(kernel: Kernel, params: bytes) -> None:
         )
 
 
-def triple(value: int | Sequence[int]) -> tuple[int, int, int]:
-    """A launch dimension as (x, y, z)."""
-    numbers = [value] if isinstance(value, int) else list(value)
-    x, y, z = numbers + [1] * (3 - len(numbers))
-    return x, y, z
-
-
 def new_referee(program: Program, axioms: Axioms, foreign: bool) -> Referee:
     """A referee fine enough for the narrowest shared-memory access of the kernel."""
     return Referee(axioms, foreign=foreign, granule_bytes=narrowest_access(program.kernel))
@@ -128,7 +102,7 @@ def run_ptx(
     *,
     grid: int | Sequence[int],
     block: int | Sequence[int],
-    cluster: int | Sequence[int] = 1,
+    cluster: int | Sequence[int] | None = None,
     dynamic_smem_bytes: int = 0,
     args: Sequence[object] = (),
     buffers: Sequence[np.ndarray | Buffer] = (),
@@ -144,23 +118,30 @@ def run_ptx(
     """Run one kernel on an emulated GPU of `sm_count` SMs.
 
     `args`, one for each kernel parameter: NumPy arrays or `Buffer`s (device memory, passed as pointers, changed in
-    place), Python ints and floats (by the parameter's size), bytes (as they are), TensorMaps, or a callable that takes
+    place), numbers (by the parameter's type), bytes (as they are), TensorMaps, or a callable that takes
     {id(array): device address} and returns one of these. `buffers` are further device memory, for tensor maps to point
-    to. `foreign`: verdicts that rest on our own axioms are reported as unproven.
+    to. `cluster`: the kernel's own if left out. `foreign`: verdicts that rest on our own axioms are reported as
+    unproven.
 
     `trace`, an empty list, receives the tensor loads, MMAs and stores in the order of issue. Raises EmulatorError
     subclasses with PTX line, CTA and warp.
     """
     if arch not in ("sm_90a", "sm_90", "sm_100a", "sm_100f", "sm_100", "sm_103a"):
         raise LaunchError(f"architecture {arch!r} is not emulated")
-    block_shape, grid_shape, cluster_shape = triple(block), triple(grid), triple(cluster)
+    if not isinstance(ptx, str):
+        raise LaunchError(f"PTX is text, not {type(ptx).__name__}")
+    block_shape, grid_shape = triple("block", block), triple("grid", grid)
+    integer("dynamic_smem_bytes", dynamic_smem_bytes, 0)
+    integer("sm_count", sm_count, 1)
+    integer("seed", seed, 0)
     program = load_program(ptx, entry, block_shape)
+    check_target(program.target, arch)
+    cluster_shape = cluster_of(program.kernel, cluster)
     judge = new_referee(program, axioms, foreign) if referee else None
-    machine = Machine(sm_count, seed, hostility or Hostility(), judge, axioms)
+    machine = Machine(sm_count, seed, Hostility() if hostility is None else hostility, judge, axioms)
     machine.trace = trace
     data_base = add_module_data(machine, program)
-    params = _pack(machine, program.kernel, args, buffers)
-    check_parameters(program.kernel, params)
+    params = pack(program.kernel, args, place_buffers(machine.memory, [*args, *buffers]))
     if any(g % c for g, c in zip(grid_shape, cluster_shape, strict=True)):
         raise LaunchError(f"grid {grid_shape} is not a whole number of clusters {cluster_shape}")
     machine.run_grid(program, grid_shape, block_shape, cluster_shape, dynamic_smem_bytes, params, data_base)
@@ -176,42 +157,3 @@ def add_module_data(machine: Machine, program: Program) -> int:
     if program.constant_bytes:
         machine.memory.add(address, np.frombuffer(bytearray(program.constant_bytes), np.uint8), "module variables")
     return address
-
-
-def _pack(machine: Machine, kernel: Kernel, args: Sequence[object], buffers: Sequence[object]) -> bytes:
-    if len(args) != len(kernel.parameters):
-        raise LaunchError(f"{len(args)} arguments for the {len(kernel.parameters)} parameters of kernel {kernel.name}")
-    addresses: dict[int, int] = {}
-    address = FIRST_ADDRESS
-    for arg in [*args, *buffers]:
-        buffer = Buffer(arg) if isinstance(arg, np.ndarray) else arg
-        if not isinstance(buffer, Buffer) or id(buffer.array) in addresses:
-            continue
-        if not buffer.array.flags.c_contiguous:
-            raise LaunchError("a device buffer must be a C-contiguous array")
-        flat = buffer.array.reshape(-1).view(np.uint8)
-        place = address + buffer.offset_bytes
-        machine.memory.add(place, flat, buffer.name, buffer.array.dtype.itemsize if buffer.output else 0)
-        addresses[id(buffer.array)] = place
-        address = -(-(place + flat.size + GUARD) // 256) * 256
-    params = bytearray(kernel.parameter_bytes)
-    for parameter, arg in zip(kernel.parameters, args, strict=True):
-        if callable(arg):
-            arg = arg(addresses)
-        if isinstance(arg, (np.ndarray, Buffer)):
-            array = arg if isinstance(arg, np.ndarray) else arg.array
-            data = addresses[id(array)].to_bytes(8, "little")
-        elif isinstance(arg, TensorMap):
-            data = arg.to_bytes()
-        elif isinstance(arg, bytes):
-            data = arg
-        elif isinstance(arg, float):
-            data = struct.pack("<f" if parameter.size == 4 else "<d", arg)
-        elif isinstance(arg, (int, np.integer)):
-            data = (int(arg) & ((1 << 8 * parameter.size) - 1)).to_bytes(parameter.size, "little")
-        else:
-            raise LaunchError(f"parameter {parameter.name}: cannot pass {type(arg).__name__}")
-        if len(data) != parameter.size:
-            raise LaunchError(f"parameter {parameter.name} has {parameter.size} bytes, the argument {len(data)}")
-        params[parameter.offset : parameter.offset + parameter.size] = data
-    return bytes(params)

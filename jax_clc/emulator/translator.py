@@ -33,6 +33,7 @@ class Program:
     places: dict[str, tuple[str, int]]  # variable -> (state space, offset)
     constant_bytes: bytes
     local_bytes: int
+    target: str
     text_lines: tuple[str, ...] = ()
 
 
@@ -55,7 +56,7 @@ def translate(module: Module, kernel: Kernel, block: tuple[int, int, int], text:
     exec(compile(source, f"<ptx {kernel.name[:60]}>", "exec"), names)
     return Program(
         kernel, names["run"], source, [0, *emitter.lines], layout.dynamic_start, layout.places, bytes(layout.data),
-        layout.local_bytes, tuple(text.split("\n")),
+        layout.local_bytes, module.target, tuple(text.split("\n")),
     )  # fmt: skip
 
 
