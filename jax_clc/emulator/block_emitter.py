@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .blocks import EXIT, Block, polls
+from .blocks import EXIT, Block, definitions, polls
 from .emitter import NOWHERE, NUMPY_TYPE, STORAGE, Emitter
 from .instruction_table import form_of, reading
 from .ptx_tree import TYPE_BYTES
@@ -171,7 +171,7 @@ class BlockEmitter:
 
     def _emit_instruction(self, instruction) -> None:
         emitter = self.emitter
-        emit = form_of(instruction).emit
+        emit = self._emit_form
         if instruction.parts[0] in ("ret", "exit"):
             self._return(instruction)
             return
@@ -196,6 +196,13 @@ class BlockEmitter:
         if emitter.out[-1].endswith(":"):
             emitter.write("pass")
         emitter.depth = depth
+
+    def _emit_form(self, emitter: Emitter, instruction) -> None:
+        if not instruction.opcode.startswith("wgmma"):
+            written = tuple(n for n in definitions(instruction) if n in emitter.mma_registers)
+            if written:
+                emitter.write(f"warp.mma_written({written!r})")
+        form_of(instruction).emit(emitter, instruction)
 
     def _return(self, instruction) -> None:
         emitter = self.emitter

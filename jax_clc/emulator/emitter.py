@@ -54,6 +54,7 @@ class Emitter:
         self.constants: dict[str, object] = {}
         self.names: dict[int, str] = {}
         self.bits_webs = _bit_predicates(analysis)
+        self.mma_registers = _mma_registers(analysis)
 
     # writing
 
@@ -213,6 +214,12 @@ class Emitter:
             return f"LANES[{text}]"
         return text
 
+    def deliver(self, registers, at: tuple[int, int], source: str) -> None:
+        """Assign arrays of 32-bit words, or stand-ins, to registers defined at (block, position)."""
+        names = [self.name(self.analysis.web(r.name, *at, True)) for r in registers]
+        floats = any(self.declared(r) == "f32" for r in registers)
+        self.write(f"{', '.join(names)}, = {f'AS_FLOATS({source})' if floats else source}")
+
     # addresses and names
 
     def symbol_address(self, symbol: Symbol) -> str:
@@ -356,6 +363,18 @@ STATIC_SPECIALS = {
     "is_explicit_cluster", "lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt",
     "dynamic_smem_size", "total_smem_size", "aggr_smem_size",
 }  # fmt: skip
+
+
+def _mma_registers(analysis: Analysis) -> frozenset[str]:
+    """Registers that some wgmma reads or writes."""
+    return frozenset(
+        register.name
+        for block in analysis.blocks
+        for instruction in block.instructions
+        if instruction.opcode.startswith("wgmma.mma_async")
+        for operand in instruction.operands[:2]
+        for register in registers_in(operand)
+    )
 
 
 def _bit_predicates(analysis: Analysis) -> set[int]:

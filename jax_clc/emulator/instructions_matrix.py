@@ -29,9 +29,10 @@ def wgmma_wait(emitter: Emitter, instruction: Instruction) -> None:
         key = registers[0].name
         if key not in delivered:
             delivered.add(key)
-            names = [emitter.name(emitter.analysis.web(r.name, block, position, True)) for r in registers]
             emitter.write(f"if (done := warp.wgmma_take({key!r})) is not None:")
-            emitter.write(f"  {', '.join(names)}, = done")
+            emitter.depth += 1
+            emitter.deliver(registers, (block, position), "done")
+            emitter.depth -= 1
 
 
 @form("wgmma.mma_async", reads_results=True, uniform="never")
@@ -65,6 +66,9 @@ def wgmma(emitter: Emitter, instruction: Instruction) -> None:
     shape_key = (int(shape.group(1)), d_kind, a_kind, b_kind, numbers[0], numbers[1], trans_a, trans_b)
     constant = emitter.constant(shape_key)
     key = d.items[0].name
+    sources = emitter.constant(tuple(r.name for r in a.items) if in_registers else ())
+    results = emitter.constant(tuple(r.name for r in d.items))
+    emitter.write(f"warp.wgmma_registers({results}, {sources}, {names[0]})")
     emitter.write(
         f"warp.wgmma({key!r}, ({', '.join(names)},), {a_text}, {b_text}, {scale_d}, {constant}, {emitter.mask}, "
         f"{emitter.line})"

@@ -55,8 +55,8 @@ def _access(emitter: Emitter, instruction: Instruction, address: Address) -> str
 @form("tcgen05.ld", uniform="never")
 def load(emitter: Emitter, instruction: Instruction) -> None:
     d, address = instruction.operands
-    names = [emitter.name(emitter.definition(r)) for r in d.items]
-    emitter.write(f"{', '.join(names)}, = warp.tensor_load_registers({_access(emitter, instruction, address)})")
+    source = f"warp.tensor_load_registers({_access(emitter, instruction, address)})"
+    emitter.deliver(d.items, (emitter.block, emitter.position), source)
 
 
 @form("tcgen05.st", results=0)
@@ -72,9 +72,10 @@ def wait_load(emitter: Emitter, instruction: Instruction) -> None:
     emitter.write(f"loaded = warp.tensor_wait_load({emitter.mask}, {emitter.line})")
     emitter.write("if loaded:")
     for other, block, position in emitter.sites("tcgen05.ld"):
-        names = [emitter.name(emitter.analysis.web(r.name, block, position, True)) for r in other.operands[0].items]
         emitter.write(f"  if (done := loaded.get({other.line})) is not None:")
-        emitter.write(f"    {', '.join(names)}, = done")
+        emitter.depth += 2
+        emitter.deliver(other.operands[0].items, (block, position), "done")
+        emitter.depth -= 2
     emitter.write("  pass")
 
 

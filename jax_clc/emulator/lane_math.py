@@ -75,6 +75,11 @@ def F16_(bits: int) -> np.float16:
     return np.uint16(bits).view(np.float16)
 
 
+def AS_FLOATS(registers: list) -> list:
+    """Words as floats; stand-ins of registers in flight as they are."""
+    return [r.view(F32) if isinstance(r, np.ndarray) else r for r in registers]
+
+
 def FULL_F32(bits: int) -> np.ndarray:
     return np.full(32, bits, np.uint32).view(np.float32)
 

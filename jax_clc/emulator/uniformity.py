@@ -86,7 +86,7 @@ class Analysis:
                     sites.setdefault(name, []).append((block.index, position))
                 for name in uses(instruction):
                     use_sites.setdefault(name, []).append((block.index, position))
-        for name in sites.keys() | use_sites.keys():
+        for name in dict.fromkeys([*sites, *use_sites]):
             self._webs_of(name, list(dict.fromkeys(sites.get(name, []))), use_sites.get(name, []))
 
     def _webs_of(self, name: str, sites: list, use_sites: list) -> None:

@@ -135,6 +135,8 @@ class WarpMatrix(WarpMemory):
         self.mma_groups: list[int] = []  # number of wgmmas issued at each commit
         self.mma_waited = 0  # wgmmas that this warp has waited for
         self.mma_fenced = False
+        self.mma_touched: set[str] = set()  # registers of wgmmas written since the last wgmma.fence
+        self.mma_sources: dict[str, int] = {}  # registers of A -> number of the last wgmma that reads them
         self.mma_keys: dict[str, Accumulator] = {}
 
     @property
@@ -154,8 +156,28 @@ class WarpMatrix(WarpMemory):
     def wgmma_fence(self, mask, line):
         self.check_aligned(mask, "wgmma.fence")
         self.mma_fenced = True
+        self.mma_touched.clear()
         if self.referee is not None:
             self.referee.fence(self.handle, mask, "wgmma", line)
+
+    def mma_written(self, names) -> None:
+        """Registers that wgmmas use are written by another instruction."""
+        self.mma_touched.update(names)
+        for name in names:
+            if self.mma_sources.get(name, -1) >= self.mma_waited:
+                raise RegistersInFlight(
+                    f"{name} is written while a wgmma still reads it: no wgmma.wait_group lies between"
+                )
+
+    def wgmma_registers(self, results, sources, first) -> None:
+        """The registers of the wgmma that is issued next. `first`: what its first accumulator register holds."""
+        if self.mma_touched:
+            chained = first is self.in_flight
+            late = [n for n in (sources if chained else (*results, *sources)) if n in self.mma_touched]
+            if late:
+                raise RegistersInFlight(f"{late[0]} was written after the last wgmma.fence before this wgmma")
+        for name in sources:
+            self.mma_sources[name] = self.mma_issued
 
     def wgmma(self, key, registers, a, b, scale_d, shape, mask, line):
         if mask != FULL:

@@ -153,6 +153,7 @@ FAULTS = [
     ("multiply", "no_barrier", (errors.DataRace, errors.UninitializedRead), "wgmma"),
     ("multiply", "descriptor_range", errors.AddressOutOfRange, "reach"),
     ("multiply", "no_register_fence", errors.RegistersInFlight, "wgmma.fence"),
+    ("multiply", "late_register", errors.RegistersInFlight, "after the last wgmma.fence"),
     ("multiply", "early_registers", errors.RegistersInFlight, "before"),
     ("multiply", "partial_warpgroup", errors.BrokenAligned, "wgmma"),
     ("multiply", "no_wait", (errors.BufferReusedInFlight, errors.RegistersInFlight), ""),
