@@ -17,6 +17,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def not_negative(text: str) -> int:
+    """A whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 0 is wanted")
+    return int(text)
+
+
 def dtype_name(text: str) -> str:
     """`bf16` or `bfloat16` -> `bfloat16`."""
     if text not in _DTYPE_NAMES:

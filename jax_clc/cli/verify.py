@@ -9,16 +9,15 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import os
-import signal
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
 from pathlib import Path
 
-from jax_clc.cli.problem_arguments import positive
+from jax_clc.cli.problem_arguments import not_negative, positive
 from jax_clc.cli.progress import ProgressLine
 from jax_clc.emulator import verification
 from jax_clc.emulator.verification import Case, Outcome
+from jax_clc.emulator.workers import worker_pool
 from jax_clc.planning import catalog
 
 
@@ -29,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--kernel", action="append", metavar="PATTERN", help="only kernels whose name matches; may be repeated"
     )
     parser.add_argument("--shape", metavar="MxNxK[xL[xSPLIT]]", help="only this shape, in the kernel's own terms")
-    parser.add_argument("--seed", type=int, help="only this seed")
+    parser.add_argument("--seed", type=not_negative, help="only this seed")
     parser.add_argument(
         "--seeds", type=positive, default=3, help="seeds for each kernel, one at least for each shape (default 3)"
     )
@@ -84,6 +83,9 @@ def wanted_cases(args: argparse.Namespace, entries: dict, chosen: set[str]) -> l
         )  # fmt: skip
         return [c for c in cases if args.seed is None or c.seed == args.seed]
     problem = verification.parse_shape(args.shape)
+    whole = [name for name, entry in entries.items() if not entry.get("split_k")]
+    if problem.split_k > 1 and whole:
+        raise ValueError(f"shape {args.shape!r} splits k in {problem.split_k} parts, which {whole[0]} does not do")
     seeds = [args.seed] if args.seed is not None else range(args.seeds)
     return [Case(name, problem, seed, args.sm_count) for name in entries for seed in seeds]
 
@@ -108,10 +110,7 @@ def run_all(cases: Sequence[Case], entries: dict, folder: Path, jobs: int) -> li
             for case in batch:
                 note([verification.run_case(case, entry, folder)])
     else:
-        # Ctrl-C ends the workers without a word: the command says that it was interrupted.
-        with ProcessPoolExecutor(
-            jobs, mp_context=get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL)
-        ) as pool:
+        with worker_pool(jobs) as pool:
             for future in as_completed([pool.submit(run_batch, batch, dict(entry), folder) for batch, entry in pieces]):
                 note(future.result())
     return [outcomes[case] for case in cases]

@@ -14,7 +14,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from jax_clc.emulator.errors import Deadlock, EmulatorError
 from jax_clc.emulator.kernel_run import Problem, exact_operands, read_ptx, reference, run_kernel
 from jax_clc.emulator.mutant_evidence import Witness
 from jax_clc.emulator.options import Hostility
+from jax_clc.emulator.workers import worker_pool
 
 CUBINS = Path(__file__).parents[1] / "cubins"
 HOSTILITY = Hostility(idle_instructions=200_000, clc_refusals=0.1)
@@ -166,6 +166,8 @@ def _judge_packed(task: tuple) -> Verdict:
 
 def load(name: str, cubins: Path) -> tuple[dict, str]:
     """Manifest entry and PTX of a kernel."""
+    if not (cubins / "manifest.json").is_file():
+        raise SystemExit(f"no manifest.json in {cubins}")
     manifest = json.loads((cubins / "manifest.json").read_text())
     entry = next((e for e in manifest["kernels"] if e["name"] == name), None)
     if entry is None:
@@ -180,7 +182,7 @@ def run(entry: dict, ptx: str, seeds: int, processes: int, kinds: tuple[str, ...
         raise SystemExit(f"the kernel itself fails: {clean.outcome} {clean.message}")
     tasks = [(entry, ptx, m, seeds) for m in mutants(ptx) if m.kind in kinds]
     verdicts = []
-    with ProcessPoolExecutor(processes) as pool:
+    with worker_pool(processes) as pool:
         for number, verdict in enumerate(pool.map(_judge_packed, tasks), 1):
             verdicts.append(verdict)
             print(
@@ -256,11 +258,18 @@ def table(name: str, verdicts: list[Verdict], seeds: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def count(text: str) -> int:
+    """A number of seeds or processes."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1 is wanted")
+    return int(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernel", help="name in the manifest")
-    parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seeds", type=count, default=30)
+    parser.add_argument("--processes", type=count, default=2)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--cubins", type=Path, default=CUBINS, help="folder of the manifest")
     parser.add_argument("--out", type=Path, help="folder for the report; its reasons.json explains survivors")
@@ -281,4 +290,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        sys.exit(130)

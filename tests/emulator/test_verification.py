@@ -1,5 +1,7 @@
 """`jax-clc verify` takes the cases it says, and says what failed and how to run it alone."""
 
+import argparse
+
 import pytest
 
 from jax_clc.cli import main as run_cli
@@ -99,3 +101,22 @@ def test_a_pattern_that_matches_nothing_is_refused(capsys):
     assert run_cli(["verify", "--kernel", "no such kernel"]) == 2
     error = capsys.readouterr().err
     assert "no such kernel" in error or "Rebuild" in error, "either no kernel matches, or none is built"
+
+
+@pytest.mark.parametrize("shape", ["8x8", "0x8x8", "axbxc", "8x-8x8", "8x8x8x1x1x1"])
+def test_a_shape_that_is_none_is_refused_in_words_of_shapes(shape):
+    with pytest.raises(ValueError, match="m, n, k"):
+        verification.parse_shape(shape)
+
+
+def test_a_kernel_that_does_not_split_k_is_not_asked_to():
+    arguments = argparse.Namespace(shape="8x8x8x1x3", seed=0, seeds=1, sm_count=8)
+    with pytest.raises(ValueError, match="which plain does not do"):
+        verify.wanted_cases(arguments, {"plain": {}}, set())
+    assert len(verify.wanted_cases(arguments, {"split": {"split_k": True}}, set())) == 1
+
+
+def test_a_seed_below_zero_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        run_cli(["verify", "--seed", "-1"])
+    assert "argument --seed" in capsys.readouterr().err
