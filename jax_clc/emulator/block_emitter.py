@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .blocks import EXIT, Block, definitions, polls
 from .emitter import NOWHERE, NUMPY_TYPE, STORAGE, Emitter
-from .instruction_table import form_of, reading
+from .instruction_table import check_modifiers, form_of, reading
 from .ptx_tree import TYPE_BYTES
 
 PROLOGUE_NAMES = ("shared_window", "param_base", "data_base")
@@ -202,7 +202,9 @@ class BlockEmitter:
             written = tuple(n for n in definitions(instruction) if n in emitter.mma_registers)
             if written:
                 emitter.write(f"warp.mma_written({written!r})")
-        form_of(instruction).emit(emitter, instruction)
+        form = form_of(instruction)
+        check_modifiers(instruction, form)
+        form.emit(emitter, instruction)
 
     def _return(self, instruction) -> None:
         emitter = self.emitter

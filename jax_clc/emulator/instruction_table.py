@@ -14,13 +14,23 @@ from functools import lru_cache
 from typing import Any
 
 from .errors import PtxSyntaxError, UnsupportedInstruction
-from .ptx_tree import Instruction
+from .ptx_tree import TYPE_BYTES, Instruction
 
 MODULES = (
     "instructions_integer", "instructions_bits", "instructions_compare", "instructions_float", "instructions_convert",
     "instructions_warp", "instructions_memory", "instructions_sync", "instructions_copy", "instructions_matrix",
     "instructions_tcgen05",
 )  # fmt: skip
+
+
+ARITHMETIC_MODULES = frozenset(MODULES[:5])
+ARITHMETIC_MODIFIERS = frozenset(
+    "rn rz rm rp rna rni rzi rmi rpi ftz sat satfinite relu approx full NaN abs xorsign oob lo hi wide cc "
+    "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan and or xor l r wrap clamp shiftamt "
+    "finite infinite number notanumber normal subnormal f4e b4e rc8 ecl ecr rc16 pack "
+    "e4m3x2 e5m2x2 tf32 to global shared shared::cta shared::cluster local const param param::entry".split()
+)
+"""What may stand in an opcode of arithmetic besides its name and its types. Other instructions check their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,15 @@ def form_of(instruction: Instruction) -> Form:
     if found is None:
         raise unsupported(instruction)
     return found
+
+
+def check_modifiers(instruction: Instruction, found: Form) -> None:
+    """No part of an arithmetic opcode is passed over. Raises UnsupportedInstruction."""
+    if found.emit.__module__.rpartition(".")[2] not in ARITHMETIC_MODULES:
+        return
+    for part in instruction.parts[len(found.name.split(".")) :]:
+        if part not in ARITHMETIC_MODIFIERS and part not in TYPE_BYTES:
+            raise unsupported(instruction, f"modifier .{part}")
 
 
 @contextmanager

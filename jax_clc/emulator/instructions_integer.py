@@ -142,6 +142,8 @@ def mad(emitter: Emitter, instruction: Instruction) -> None:
 def mul24(emitter: Emitter, instruction: Instruction) -> None:
     """Products of the low 24 bits: .lo keeps bits 0 to 31 of the 48, .hi bits 16 to 47."""
     kind = type_of(emitter, instruction)
+    if "sat" in instruction.parts:
+        raise emitter.unsupported()
     d, a, b, *rest = instruction.operands
     shift = "<< I64(40) >> I64(40)" if kind == "s32" else "& I64(0xFFFFFF)"
     x, y = (f"({emitter.vector(o, 'u32')}.astype(I64) {shift})" for o in (a, b))

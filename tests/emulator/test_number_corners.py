@@ -105,7 +105,17 @@ def test_a_corner_has_the_bits_of_the_isa(code, operands, expected):
     assert {hex(bits) for bits in compute(code, *operands, result=result)} == {hex(expected)}
 
 
-@pytest.mark.parametrize("code", ["fma.rn.oob.f16 %hx, %ha, %hb, %hc;", "mad.hi.sat.s32 %rx, %ra, %rb, %rc;"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "fma.rn.oob.f16 %hx, %ha, %hb, %hc;",
+        "mad.hi.sat.s32 %rx, %ra, %rb, %rc;",
+        "mad24.hi.sat.s32 %rx, %ra, %rb, %rc;",
+        "add.new.u32 %rx, %ra, %rb;",
+        "cvt.rn.new.f16.f32 %hx, %ra;",
+        "shl.new.b32 %rx, %ra, %rb;",
+    ],
+)
 def test_a_modifier_that_would_change_the_result_is_refused(code):
     with pytest.raises(UnsupportedInstruction, match="PTX line"):
         compute(code, 1, 2, 3, result="%hx" if "%hx" in code else "%rx")
