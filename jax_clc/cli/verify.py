@@ -57,8 +57,6 @@ def main(args: argparse.Namespace) -> int:
     entries = {kernel.name: kernel.entry for kernel in kernels}
     chosen = verification.representatives(list(entries.values()))
     cases = wanted_cases(args, entries, chosen)
-    if not cases:
-        raise ValueError(f"no case has seed {args.seed}: seeds count from 0")
     outcomes = run_all(cases, entries, catalog.directory(), args.jobs)
     print(table(outcomes, chosen))
     failures = [o for o in outcomes if o.fault is not None]
