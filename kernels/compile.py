@@ -92,7 +92,8 @@ def compile_variant(variant: Variant, directory: Path) -> dict:
     """Compiles one variant into `directory` (image, PTX, entry.json) and returns its manifest entry.
 
     Raises:
-      ValueError: registers spilled to local memory, or the parameter list differs from the PTX.
+      ValueError: registers spilled to local memory, the parameter list differs from the PTX, or the folder for
+        temporary files has a space in its name, at which the compiler would split its options.
     """
     os.environ["CUTE_DSL_ARCH"] = variant.family
     import cutlass.cute as cute
@@ -102,6 +103,8 @@ def compile_variant(variant: Variant, directory: Path) -> dict:
     kernel = make_kernel(variant)
     name = variant.name(kernel.stages)
     with tempfile.TemporaryDirectory() as scratch:
+        if len(scratch.split()) > 1:
+            raise ValueError(f"TMPDIR must have no space in its name for the kernel compiler: {scratch!r}")
         options = f"--gpu-arch {variant.family} --keep-cubin --keep-ptx --dump-dir {scratch}"
         compiled = cute.compile(kernel.entry, *kernel.arguments(), options=options)
     ptx, image = compiled.artifacts.PTX, compiled.artifacts.CUBIN
@@ -204,8 +207,13 @@ def compile_into_cache(variant: Variant) -> tuple[dict, float]:
             entry = compile_variant(variant, work)
         except Exception as error:  # the DSL's own errors do not travel between processes
             raise RuntimeError(f"{type(error).__name__}: {error}") from None
-        shutil.rmtree(target, ignore_errors=True)
-        work.rename(target)
+        if not (target / "entry.json").exists():
+            shutil.rmtree(target, ignore_errors=True)
+        try:
+            work.rename(target)
+        except OSError:  # another build was first: what it has put there is the same
+            if not (target / "entry.json").exists():
+                raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return entry, time.monotonic() - started
