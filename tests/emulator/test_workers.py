@@ -21,7 +21,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="process groups")
 def test_an_interrupt_ends_all_workers(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
@@ -30,10 +29,8 @@ def test_an_interrupt_ends_all_workers(tmp_path):
         start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None and process.stdout.readline() == "working\n"
-    start = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
-    process.wait(timeout=60)
-    assert time.monotonic() - start < 10
+    process.wait(timeout=60)  # of the 200 seconds that the tasks would sleep
     with pytest.raises(ProcessLookupError):
         for _ in range(50):  # nobody of the group is left
             os.killpg(process.pid, 0)
