@@ -208,8 +208,7 @@ def headline(found: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join([
         f"`jnp.dot`'s time over ours on an {device}, above 1 ours is faster:",
         "",
-        f"- {mean('large'):.2f} for large aligned products, {mean('thin'):.2f} for thin and {mean('small'):.2f} for "
-        f"small ones, {mean('unaligned'):.1f} where strides are no multiples of 16 bytes (geometric means);",
+        f"- geometric means of each set: {', '.join(f'{name} {mean(name):.3f}' for name in sets if name in found)};",
         f"- with {HEADLINE_HELD} SMs held by other work {results.ratio(held, 'dynamic'):.2f} under `dynamic`, and "
         f"{results.ratio(held, 'static'):.2f} under `static`;",
         f"- on {len(behind)} of {problems} problems another is faster, at worst by the ratio "

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jax_clc.cli.problem_arguments import positive
 from jax_clc.emulator.errors import Deadlock, EmulatorError
 from jax_clc.emulator.kernel_run import Problem, exact_operands, read_ptx, reference, run_kernel
 from jax_clc.emulator.mutant_evidence import Witness
@@ -258,18 +259,11 @@ def table(name: str, verdicts: list[Verdict], seeds: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def count(text: str) -> int:
-    """A number of seeds or processes."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1 is wanted")
-    return int(text)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernel", help="name in the manifest")
-    parser.add_argument("--seeds", type=count, default=30)
-    parser.add_argument("--processes", type=count, default=2)
+    parser.add_argument("--seeds", type=positive, default=30)
+    parser.add_argument("--processes", type=positive, default=2)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--cubins", type=Path, default=CUBINS, help="folder of the manifest")
     parser.add_argument("--out", type=Path, help="folder for the report; its reasons.json explains survivors")
