@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         "failed": [],
     }
     line = ProgressLine(len(problems))
-    effort = Effort(samples=9, sample_us=1000.0, warmup_us=3000.0)
+    effort = Effort(samples=15, sample_us=1500.0, warmup_us=300_000.0)
     for name, data in problems:
         line.start(f"{name} {results.label(data)}")
         problem = results.problem_of(data)

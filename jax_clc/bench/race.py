@@ -18,7 +18,8 @@ MAX_CALLS_PER_SAMPLE = 32
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How long to measure. A sample is a few calls in a row, so that launch gaps do not let the device cool down."""
+    """How long to measure. A sample is a few calls in a row, so that launch gaps do not let the device cool down; all
+    contestants in turn warm it up."""
 
     samples: int = 15
     sample_us: float = 2000.0
@@ -82,8 +83,10 @@ def race(
         work(name, 3)()
         estimates[name] = (time.perf_counter() - start) * 1e6 / 3
     calls = max(1, min(MAX_CALLS_PER_SAMPLE, round(effort.sample_us / min(estimates.values()))))
-    for name in contestants:
-        work(name, max(1, min(MAX_CALLS_PER_SAMPLE, round(effort.warmup_us / estimates[name]))))()
+    start = time.perf_counter()
+    while (time.perf_counter() - start) * 1e6 < effort.warmup_us:
+        for name in contestants:
+            work(name, calls)()
 
     names = list(contestants)
     with timer.session() as session:
