@@ -24,7 +24,7 @@ from jax_clc.planning.catalog import Kernel
 from jax_clc.planning.cost_parameters import CostParameters, parameters, tile_class
 from jax_clc.planning.device_model import REFERENCE_DEVICES
 from jax_clc.planning.problem import GemmProblem
-from jax_clc.planning.tuned_choices import TABLE_FORMAT, table_row
+from jax_clc.planning.tuned_choices import TABLE_FORMAT, Way, table_row, way_of
 
 TUNED_FOLDER = Path(planner.__file__).parent / "tuned"
 STEPS = (1.3, 1 / 1.3, 1.1, 1 / 1.1, 1.03, 1 / 1.03)
@@ -36,6 +36,7 @@ SCALAR_PARAMETERS = (
     "cta_start_us",
     "split_k_us",
     "split_k_sync_us",
+    "stream_k_us",
     "cluster_k_us",
     "element_store_us",
     "element_copy_share_of_l2",
@@ -43,7 +44,7 @@ SCALAR_PARAMETERS = (
     "l2_efficiency",
     "unhidden_share",
 )
-DYNAMIC_TIE = 0.004
+DYNAMIC_TIE = 0.01
 """A dynamic kernel this close to the best measured is entered instead: it keeps its pace when SMs are taken away."""
 
 
@@ -126,20 +127,45 @@ def fit(groups: Mapping[str, Sequence[Measured]], start: CostParameters, rounds:
 
 
 def table(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
-    """The choices that ship: for each problem measured, the fastest kernel that still ships."""
-    choices = {}
+    """The choices that ship: for each problem measured, the kernel that still ships and loses least against the best
+    of each sweep, on average over the sweeps of the problem: GPUs of one kind differ."""
+    rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in (row for content in sweeps for row in content["rows"]):
-        shipped = [c for c in row["candidates"] if catalog.find(c["kernel"]) is not None]
-        if not shipped:
-            continue
-        limit = shipped[0]["measured_us"] * (1 + DYNAMIC_TIE)
-        tied = [c for c in shipped if c["measured_us"] <= limit]
-        best = next((c for c in tied if "dynamic" in c["kernel"]), shipped[0])
-        choices[row["key"]] = table_row(best)
+        rows.setdefault(row["key"], []).append(row)
+    choices = {key: table_row(best) for key, own in rows.items() if (best := best_of(own)) is not None}
     found = sweeps[0]["environment"]
     return {
         "format": TABLE_FORMAT, "device": found["device"], "family": family, "date": found["date"],
         "command": sweeps[0]["command"], "choices": choices,
+    }  # fmt: skip
+
+
+def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The best candidate of a problem's sweeps, its time the mean over them; None if none of them ships. A dynamic
+    kernel is taken where it is tied."""
+    times = [
+        {way_of(c): c["measured_us"] for c in row["candidates"] if catalog.find(c["kernel"]) is not None}
+        for row in rows
+    ]
+    times = [row for row in times if row]
+    if not times:
+        return None
+    # GPUs differ, and not every sweep had every candidate: times are compared over what all of them measured.
+    common = set.intersection(*map(set, times)) or set(times[-1])
+    scales = [statistics.geometric_mean(row[way] for way in common if way in row) for row in times if common & set(row)]
+    scale = statistics.geometric_mean(scales)
+    shares: dict[Way, list[float]] = {}
+    for row, own in zip((row for row in times if common & set(row)), scales, strict=True):
+        for way, us in row.items():
+            shares.setdefault(way, []).append(us / own)
+    everywhere = {way: scale * statistics.geometric_mean(found) for way, found in shares.items()}
+    least = min(everywhere.values())
+    tied = {way: us for way, us in everywhere.items() if us <= least * (1 + DYNAMIC_TIE)}
+    dynamic = {way: us for way, us in tied.items() if "dynamic" in way[0]}
+    way = min(dynamic or tied, key=everywhere.__getitem__)
+    return {
+        "kernel": way[0], "raster_group": way[1], "raster_along": way[2], "split_k": way[3], "k_parts": way[4],
+        "measured_us": round(everywhere[way], 2),
     }  # fmt: skip
 
 

@@ -37,11 +37,12 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
-def where(content: Mapping[str, Any]) -> str:
-    """`NVIDIA H200, jax 0.11.2, 2026-11-29, device time`."""
-    found = content["environment"]
+def where(*contents: Mapping[str, Any]) -> str:
+    """`NVIDIA H200, jax 0.11.2, 2026-11-29, device time`; the dates of all, the rest of the first."""
+    found = contents[0]["environment"]
     clock = {"cupti": "device time", "wall": "wall time"}[found["timer"]]
-    return f"{found['device']}, jax {found['packages'].get('jax', '?')}, {found['date']}, {clock}"
+    dates = " and ".join(sorted({content["environment"]["date"] for content in contents}))
+    return f"{found['device']}, jax {found['packages'].get('jax', '?')}, {dates}, {clock}"
 
 
 def summary(found: Mapping[str, Mapping[str, Any]], sets: Mapping[str, suite.ProblemSet]) -> list[str]:
@@ -224,7 +225,7 @@ def readme_block(found: Mapping[str, Mapping[str, Any]], pictures: Sequence[str]
         return NO_RESULTS
     measured = [found[name] for name in sets if name in found]
     lines = [
-        f"{where(measured[0])}, median of interleaved calls on random normal data, every result first checked for "
+        f"{where(*measured)}, median of interleaved calls on random normal data, every result first checked for "
         "equality with exact sums. The ratio is jnp.dot's time over ours: above 1 ours is faster.",
         "",
         *table,

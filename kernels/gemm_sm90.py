@@ -16,13 +16,14 @@ from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_ptr
 from cutlass.memory import SmemAllocator
 
-from kernels import epilogue, split_k, tile_scheduler_sm90, tile_trace
+from kernels import epilogue, split_k, stream_k, tile_scheduler_sm90, tile_trace
 from kernels.cluster_k import ClusterSums, slices_of, wait_for_exchange
 from kernels.element_copies import ElementLoad, StridedMatrix
 from kernels.load_pipeline import LoadPipeline
 from kernels.parameters import describe_parameters
 from kernels.raster import tiles_along
 from kernels.split_k import PartialSums
+from kernels.stream_k import CutSums
 from kernels.tile_scheduler import WorkGrid, cluster_rank
 from kernels.tma_copies import OperandTiles, coordinates, store_tensor_map
 from kernels.turns import Turns
@@ -72,6 +73,10 @@ class Kernel:
             raise ValueError(f"{variant}: element copies cannot multicast")
         if variant.pingpong and (variant.split_k or variant.schedule == "nonpersistent"):
             raise ValueError(f"{variant}: ping-pong takes turns over many whole tiles of a worker")
+        if variant.stream_k and (variant.split_k or variant.schedule == "nonpersistent" or variant.chain_k_tiles):
+            raise ValueError(f"{variant}: stream-K is for workers that live on, and cuts k by itself")
+        if variant.stream_k and variant.traced:
+            raise ValueError(f"{variant}: a trace has one row for each tile, not for its parts")
         if self.consumers == 3 and self.loads_elements:
             raise ValueError(f"{variant}: producers of elements leave no registers for three warpgroups")
         plain = variant.schedule == "nonpersistent" and self.sharing_ctas == 1 and self.tile_m <= 128
@@ -98,7 +103,8 @@ class Kernel:
         self.exchange_is_apart = variant.cluster_k > 1 and exchange <= self.spare_bytes
         # An accumulator of 160 registers and more leaves too few for everything else at 232.
         heavy = self.values >= 160
-        self.producer_registers, self.consumer_registers = (24, 240) if heavy else (40, 232)
+        counts = variant.stream_k and variant.schedule == "dynamic"  # the scheduler warp cuts shares
+        self.producer_registers, self.consumer_registers = (24, 240) if heavy and not counts else (40, 232)
         if self.consumers == 3:  # four warpgroups share 512 registers a lane
             self.producer_registers, self.consumer_registers = (32, 160)
         if variant.ctas_per_sm > 1 and self.values > FEW_ACCUMULATORS:
@@ -107,10 +113,11 @@ class Kernel:
             self.producer_registers, self.consumer_registers = 232, 136
         # Handing registers over takes 0.1 us of every CTA: seen where a whole launch takes 2.6.
         self.hands_over_registers = self.loads_elements or (self.consumers > 1 and self.values > FEW_ACCUMULATORS)
-        self.uses_scratch = variant.split_k or variant.schedule == "dynamic" or variant.traced
+        self.uses_scratch = variant.split_k or variant.stream_k or variant.schedule == "dynamic" or variant.traced
         # Claimed tiles: the record is read while the last wgmmas run, since its latency shows between short tiles.
         # Ping-pong hides it behind the other warpgroup. A trace takes the fetch for the end of a tile.
         self.fetches_early = variant.schedule == "dynamic" and not (variant.pingpong or variant.traced)
+        self.claim_counter_bytes = tile_scheduler_sm90.COUNTER_BYTES if variant.schedule == "dynamic" else 0
         self.entry = self
         self.parameters: list[dict] = []
         self.facts = self.scratch_facts()
@@ -136,14 +143,15 @@ class Kernel:
 
     def scratch_facts(self) -> dict:
         """Manifest fields of the scratch that the launcher provides: counters first, then partial sums."""
-        counters = split_k.COUNTER_BYTES if self.variant.split_k else 0
-        if self.variant.schedule == "dynamic":
-            counters += tile_scheduler_sm90.COUNTER_BYTES
+        counters = self.claim_counter_bytes + (split_k.COUNTER_BYTES if self.variant.split_k else 0)
         scratch = {
             "counter_bytes": counters,
             "partial_bytes_per_element": 4 if self.variant.split_k else 0,
             "zeroed_bytes": counters,
         }
+        if self.variant.stream_k:
+            scratch["counter_bytes"] = counters + CutSums.scratch_bytes(self.variant.cta_tile)
+            scratch["zeroed_bytes"] = counters + stream_k.COUNTER_BYTES
         if self.variant.traced:
             scratch = tile_trace.SCRATCH_FACTS
         records = tile_scheduler_sm90.RECORD_STAGES if self.variant.schedule == "dynamic" else 0
@@ -248,7 +256,7 @@ class Kernel:
         raster = arguments["raster_group"], arguments["raster_along"]
         grid = WorkGrid(m, n, batches, self.variant.cta_tile, self.cluster, *raster, parts)
         scratch = arguments["scratch"] if self.uses_scratch else None
-        scheduler = self.make_scheduler(shared, grid, scratch)
+        scheduler = self.make_scheduler(shared, grid, scratch, k_tiles)
         if warp == LOAD_WARP:
             with cute.arch.elect_one():
                 ring.initialise()
@@ -282,11 +290,11 @@ class Kernel:
             self.multiply(scheduler, ring, k_tiles, stages_a, stages_b, slots, exchange, flags, scratch, arguments)
             self.finish(scheduler)
 
-    def make_scheduler(self, shared: SmemAllocator, grid: WorkGrid, scratch):
+    def make_scheduler(self, shared: SmemAllocator, grid: WorkGrid, scratch, k_tiles: Int32):
         """The variant's scheduler. Its counter, if any, comes first in the scratch."""
         counter = cute.recast_ptr(scratch, dtype=Int32) if self.variant.schedule == "dynamic" else None
         readers = WARPGROUP_WARPS * self.warpgroups + 1
-        scheduler = tile_scheduler_sm90.make_scheduler(
+        arguments = (
             self.variant.schedule,
             grid,
             self.cluster_size,
@@ -294,6 +302,9 @@ class Kernel:
             lambda size: shared.allocate_array(Int64, size // 8, byte_alignment=16),
             counter,
         )
+        if self.variant.stream_k:
+            return stream_k.make_scheduler(*arguments, k_tiles, self.stages)
+        scheduler = tile_scheduler_sm90.make_scheduler(*arguments)
         if self.variant.traced:
             storing_warps = (WARPGROUP_WARPS, WARPGROUP_WARPS * self.consumers)
             scheduler = tile_trace.TracedScheduler(scheduler, scratch, LOAD_WARP, SCHEDULER_WARP, storing_warps)
@@ -319,6 +330,8 @@ class Kernel:
 
     def k_range(self, work, grid: WorkGrid, k_tiles: Int32) -> tuple[Int32, Int32]:
         """First k tile of a work tile, and their number."""
+        if self.variant.stream_k:
+            return work.first_k, work.k_count
         first, count = Int32(0), k_tiles
         if self.variant.split_k:
             first = work.split * k_tiles // grid.split_k
@@ -433,6 +446,18 @@ class Kernel:
                 thread,
             )
 
+        if cutlass.const_expr(self.variant.stream_k):
+            sharer, sharers = cluster_rank(self.cluster) * self.warpgroups + part, self.cluster_size * self.warpgroups
+            partial = CutSums(
+                scratch + self.claim_counter_bytes,
+                k_tiles,
+                sharer,
+                sharers,
+                flags + warpgroup_index,
+                self.values,
+                thread,
+            )
+
         sums, first_slice, holds = None, Int32(0), True
         if cutlass.const_expr(self.variant.cluster_k > 1):
             first_slice = cluster_rank(self.cluster)
@@ -462,6 +487,8 @@ class Kernel:
         work = scheduler.initial_work()
         while work.is_valid:
             _, count = self.k_range(work, scheduler.grid, k_tiles)
+            if cutlass.const_expr(self.variant.stream_k):  # the other warpgroup's piece may be of any length
+                state = ring.consumer_state_at(work.ring_place)
             if cutlass.const_expr(self.variant.pingpong):
                 turns.wait()
             if cutlass.const_expr(self.variant.chain_k_tiles > 0):
@@ -481,6 +508,11 @@ class Kernel:
                 if cutlass.const_expr(self.variant.split_k):
                     stores = scheduler.grid.split_k == 1
                     if scheduler.grid.split_k > 1:
+                        stores = partial.meet(total, work, store.staging.sync) == 1
+                if cutlass.const_expr(self.variant.stream_k):
+                    is_part = cute.arch.vote_any_sync(work.share != stream_k.WHOLE)
+                    stores = not is_part
+                    if is_part:
                         stores = partial.meet(total, work, store.staging.sync) == 1
                 if stores:
                     first_row = (work.tile_m * self.warpgroups + part) * slot_rows

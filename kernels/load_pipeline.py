@@ -10,6 +10,7 @@ import cutlass.cute as cute
 from cutlass import Int32, pipeline
 
 from kernels import barriers
+from kernels.branch_free import at_least
 from kernels.device_values import DeviceValues
 
 
@@ -56,6 +57,11 @@ class LoadPipeline(DeviceValues):
 
     def consumer_state(self) -> pipeline.PipelineState:
         return pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
+
+    def consumer_state_at(self, place: Int32) -> pipeline.PipelineState:
+        """The state after so many stages, counted modulo twice their number."""
+        phase = at_least(place, self.stages)
+        return pipeline.PipelineState(self.stages, Int32(0), Int32(place - self.stages * phase), Int32(phase))
 
     @cute.jit
     def acquire(self, state: pipeline.PipelineState):

@@ -8,6 +8,8 @@ The functions below are integer arithmetic without branches, so that Python's in
 through the same lines.
 """
 
+from kernels.branch_free import positive_part
+
 
 def cluster_tile(linear, tiles_m, tiles_n, raster_group, raster_along):
     """The (tile_m, tile_n, batch) that the linear index `linear` stands for.
@@ -30,7 +32,7 @@ def cluster_tile(linear, tiles_m, tiles_n, raster_group, raster_along):
     panel = index // (walk_length * raster_group)
     first = panel * raster_group
     overhang = raster_group - (across - first)
-    width = raster_group - _positive_part(overhang)  # the last panel may be narrower
+    width = raster_group - positive_part(overhang)  # the last panel may be narrower
     in_panel = index - first * walk_length
     step = in_panel // width
     minor = first + in_panel - step * width
@@ -49,14 +51,9 @@ def linear_index(tile_m, tile_n, place, tiles_m, tiles_n, raster_group, raster_a
     across = tiles_n + raster_along * (tiles_m - tiles_n)
     panel = minor // raster_group
     first = panel * raster_group
-    width = raster_group - _positive_part(raster_group - (across - first))
+    width = raster_group - positive_part(raster_group - (across - first))
     step = walk + panel % 2 * (walk_length - 1 - 2 * walk)
     return place * tiles_m * tiles_n + first * walk_length + step * width + minor - first
-
-
-def _positive_part(value):
-    """max(value, 0) for |value| below 2**31, without a branch: the shifted sign masks negative values out."""
-    return value & ~(value >> 31)
 
 
 def tiles_along(size, cta_tile, cluster):

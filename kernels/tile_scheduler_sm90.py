@@ -9,6 +9,7 @@ A record has room for the tile's coordinates beside its number. So the raster's 
 has time, ahead of need; not by every reader between two of its tiles.
 """
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Int8, Int32
 from cutlass.cutlass_dsl import dsl_user_op
@@ -58,17 +59,30 @@ class DynamicScheduler(DeviceValues):
 
     @cute.jit
     def claim(self):
-        """Lane 0 takes a number; lane r sends the tile to CTA r."""
-        lane = cute.arch.lane_idx()
+        """Takes a number; lane r sends the tile to CTA r."""
+        number = self.take_number()
+        tile_m, tile_n, batch, _ = self.grid.place(number)  # k is not cut
+        self.send(0, number, tile_m, tile_n, batch)
+
+    @cute.jit
+    def take_number(self, condition=True) -> Int32:
+        """The next number, the same for all lanes: lane 0 takes it, where `condition` holds."""
         number = Int32(0)
-        if lane == 0:
+        takes = cute.arch.lane_idx() == 0
+        if cutlass.const_expr(condition is not True):
+            takes = takes & condition
+        if takes:
             # The number alone is handed over, no data: relaxed.
             number = cute.arch.atomic_add(self.counter, Int32(1), sem="relaxed", scope="gpu")
-        number = cute.arch.shuffle_sync(number, 0)
-        tile_m, tile_n, batch, _ = self.grid.place(number)  # k is not cut
+        return cute.arch.shuffle_sync(number, 0)
+
+    @cute.jit
+    def send(self, offset: int, *words: Int32):
+        """Lane r sends four words of the record to CTA r, `offset` bytes from its beginning."""
+        lane = cute.arch.lane_idx()
         if lane < self.pipeline.shape.cluster_size:
             full = self.pipeline.full + self.pipeline.index
-            send_record(self.pipeline.record(), full, lane, number, tile_m, tile_n, batch)
+            send_record(self.pipeline.record() + offset, full, lane, *words)
 
     def fetch_next_work(self) -> WorkTile:
         work = self.grid.own_tile(*self.pipeline.read(read_record, RECORD_WORDS), Int32(0))
@@ -101,15 +115,20 @@ def make_scheduler(schedule: str, grid: WorkGrid, cluster_size: int, readers_per
     """
     if schedule != "dynamic":
         return SCHEDULERS[schedule](grid)
-    shape = WorkPipelineShape(RECORD_STAGES, cluster_size, cluster_size * readers_per_cta + 1)
-    records = cute.recast_ptr(storage(RECORD_STAGES * RECORD_BYTES), dtype=Int8)  # counted in bytes
+    return DynamicScheduler(grid, make_pipeline(cluster_size, readers_per_cta, storage), counter)
+
+
+def make_pipeline(cluster_size: int, readers_per_cta: int, storage, record_bytes: int = RECORD_BYTES) -> WorkPipeline:
+    """The pipeline of a scheduler's records; arguments as for `make_scheduler`."""
+    shape = WorkPipelineShape(RECORD_STAGES, cluster_size, cluster_size * readers_per_cta + 1, record_bytes)
+    records = cute.recast_ptr(storage(RECORD_STAGES * record_bytes), dtype=Int8)  # counted in bytes
     full, empty, throttle = storage(8 * RECORD_STAGES), storage(8 * RECORD_STAGES), storage(8)
-    return DynamicScheduler(grid, WorkPipeline(shape, records, full, empty, throttle), counter)
+    return WorkPipeline(shape, records, full, empty, throttle)
 
 
 @dsl_user_op
 def send_record(record: cute.Pointer, barrier: cute.Pointer, rank: Int32, *words: Int32, loc=None, ip=None) -> None:
-    """Store a record of four words into the CTA of `rank`, completing them on its barrier."""
+    """Store four words of a record into the CTA of `rank`, completing them on its barrier."""
     barriers.assemble(
         "{\n"
         ".reg .b32 target, signal;\n"
@@ -124,5 +143,5 @@ def send_record(record: cute.Pointer, barrier: cute.Pointer, rank: Int32, *words
 
 
 def read_record(record: cute.Pointer) -> list[Int32]:
-    """The words of a record."""
+    """Four words of a record."""
     return memory.load_shared_16_bytes(record.toint())

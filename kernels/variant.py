@@ -30,6 +30,7 @@ class Variant:
       cluster_k: CTAs of a cluster that compute one tile, a part of k each (Hopper, `nonpersistent`).
       ctas_per_sm: CTAs that an SM holds at once; each has its share of the shared memory and registers (Hopper).
       split_k: k may be cut into `split_k` parts, summed in a fixed order.
+      stream_k: workers share out by k tiles what does not fill a round of whole tiles (Hopper, `static`).
       operand_copies: `tma`, or `elements` for operands of any alignment.
       chain_k_tiles: k tiles whose products the tensor core adds up before the sums are added, rounded to nearest, to
         those of the tiles before; 0: all. It truncates, so that short chains are nearer to the exact sum (Hopper).
@@ -50,6 +51,7 @@ class Variant:
     cluster_k: int = 1
     ctas_per_sm: int = 1
     split_k: bool = False
+    stream_k: bool = False
     operand_copies: str = "tma"
     output_copies: str = "tma"
     chain_k_tiles: int = 0
@@ -70,6 +72,7 @@ class Variant:
             *([f"{self.ctas_per_sm}persm"] if self.ctas_per_sm > 1 else []),
             *([f"chains{self.chain_k_tiles}"] if self.chain_k_tiles else []),
             *(["splitk"] if self.split_k else []),
+            *(["streamk"] if self.stream_k else []),
             *(["elements"] if self.operand_copies == "elements" else []),
             *(["elementstore"] if self.output_copies != self.operand_copies else []),
             self.schedule,

@@ -23,27 +23,33 @@ def turns(dtypes, majors, schedule="static", width=192, **facts) -> Variant:
     return hopper(dtypes, majors, (128, width), (2, 1), schedule, pingpong=True, **facts)
 
 
-# Large aligned problems. 128x256 takes the fewest operand bytes for each multiplication; ping-pong hides the
-# epilogue, which counts where k is short, and its narrower tiles fill other last waves. Widths that are no multiple of
-# 64 need an operand whose rows lie along k, so some compute D transposed.
+# Large aligned problems, in whole tiles: what fills its rounds of workers, or has too few of them to be cut. 128x256
+# takes the fewest operand bytes for each multiplication; ping-pong hides the epilogue, which counts where k is short.
 LARGE = [
     *(hopper(BF16, majors, (128, 256), (2, 1)) for majors in MAJORS),
     *(turns(BF16, majors) for majors in MAJORS),
-    *(turns(BF16, "kkn", width=width) for width in (144, 160, 176)),
-    *(turns(BF16, "mkm", width=width) for width in (144, 160)),
     *(turns(BF16, majors, width=128) for majors in MAJORS),
     *(hopper(F16, majors, (128, 256), (2, 1)) for majors in MAJORS),
-    *(turns(F16, majors) for majors in MAJORS),
     *(hopper(BF16_TO_F32, majors, (128, 256), (2, 1)) for majors in MAJORS),
     *(hopper(F16_TO_F32, majors, (128, 256), (2, 1)) for majors in MAJORS),
+    hopper(BF16, "knn", (256, 128), (2, 1)),  # batches with 128 columns of D
 ]
 
-# Tiles claimed at run time: for devices where other work holds SMs.
-DYNAMIC = [
-    *(hopper(BF16, majors, (128, 256), (2, 1), "dynamic") for majors in MAJORS),
-    *(turns(BF16, majors, "dynamic") for majors in MAJORS),
-    *(hopper(F16, majors, (128, 256), (2, 1), "dynamic") for majors in MAJORS),
+# Large aligned problems, the last round cut by k tiles. Ping-pong hides the meetings of the parts; narrow tiles keep
+# what workers at different k read in L2.
+STREAM_K = [
+    *(
+        turns(BF16, majors, schedule, width=128, stream_k=True)
+        for majors in MAJORS
+        for schedule in ("static", "dynamic")
+    ),
+    *(turns(BF16, majors, "dynamic", stream_k=True) for majors in MAJORS),
+    *(turns(F16, majors, "dynamic", width=128, stream_k=True) for majors in MAJORS),
+    *(turns(BF16_TO_F32, majors, "dynamic", stream_k=True) for majors in MAJORS),
 ]
+
+# Tiles claimed at run time, whole: short k, where the output is most of the work.
+DYNAMIC = [hopper(BF16, majors, (128, 256), (2, 1), "dynamic") for majors in MAJORS]
 
 # One cluster for each tile: the same body without persistence, to compare with.
 NONPERSISTENT = [
@@ -60,9 +66,10 @@ SMALL = [
 ]
 
 # Few tiles and long k: parts of k are separate work. Wide tiles read less; clusters add their parts up on chip first,
-# so that fewer sums meet in global memory. Results of 32 bits show where the tensor core truncates: chains of k tiles.
+# so that fewer sums meet in global memory; 128x64 is for parts that XLA adds up. Results of 32 bits show where the
+# tensor core truncates: chains of k tiles.
 LONG_K = [
-    *(hopper(BF16, majors, (128, 256), (2, 1), split_k=True) for majors in MAJORS),
+    *(hopper(BF16_TO_F32, majors, (128, 64), (1, 2), "nonpersistent", chain_k_tiles=4) for majors in ("kkn", "knn")),
     *(
         hopper(dtypes, majors, tile, (1, 1), "nonpersistent", cluster_k=4, split_k=True)
         for dtypes, tiles in ((BF16, ((128, 128), (64, 64))), (F16, ((128, 128),)))
@@ -111,4 +118,4 @@ UNALIGNED = [
     *(hopper(BF16, majors, (192, 176), (1, 2), output_copies="elements") for majors in ("kkn", "knn")),
 ]
 
-HOPPER = [*LARGE, *DYNAMIC, *NONPERSISTENT, *SMALL, *LONG_K, *THIN, *UNALIGNED]
+HOPPER = [*LARGE, *STREAM_K, *DYNAMIC, *NONPERSISTENT, *SMALL, *LONG_K, *THIN, *UNALIGNED]

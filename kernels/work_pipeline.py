@@ -2,12 +2,13 @@
 
 A record is 16 bytes in shared memory, at the same place in every CTA of the cluster, written by an asynchronous
 operation that completes 16 bytes on the barrier beside it. Both dynamic schedules use it: `clc`, where the hardware
-writes the record in answer to clusterlaunchcontrol.try_cancel, and `dynamic`, where the asking thread stores it.
+writes the record in answer to clusterlaunchcontrol.try_cancel, and `dynamic`, where the asking thread stores it; pieces
+of work of stream-K take two such operations and 32 bytes.
 
 Per stage there are two barriers:
 
-- full, in every CTA: 1 arrival (the scheduler warp's, which expects 16 bytes) and 16 bytes. It says that this CTA's
-  copy of the record is complete.
+- full, in every CTA: 1 arrival (the scheduler warp's, which expects the record's bytes) and those bytes. It says that
+  this CTA's copy of the record is complete.
 - empty, used in the first CTA only: 1 arrival for each reading warp of the cluster, the scheduler warp among them.
   It says that nobody will read the record again.
 
@@ -54,11 +55,13 @@ class WorkPipelineShape:
       cluster_size: CTAs that get a copy of each record.
       reading_warps: warps of the whole cluster that read each record: the scheduler warp of the first CTA, and every
         other warp that follows the tile sequence. A miscount is a deadlock (too many) or a race (too few).
+      record_bytes: of one record, a multiple of 16.
     """
 
     stages: int
     cluster_size: int
     reading_warps: int
+    record_bytes: int = RECORD_BYTES
 
 
 class WorkPipeline(Ring):
@@ -66,7 +69,7 @@ class WorkPipeline(Ring):
 
     Args:
       shape: the compile-time facts.
-      records: `stages` records of 16 bytes, 16-byte aligned.
+      records: `stages` records, 16-byte aligned.
       full, empty: `stages` mbarriers each.
       throttle: one mbarrier.
     """
@@ -112,15 +115,15 @@ class WorkPipeline(Ring):
         # Readers in any CTA of the cluster have read the last record through the generic proxy; the coming one is
         # written through the async proxy. Their release fence and this one make the order.
         barriers.fence_reads_before_async_writes_acquire()
-        # One arrival and 16 bytes in every CTA, by as many lanes. Expecting may come after completing: byte counts are
-        # signed, and no phase ends before its arrival.
+        # One arrival and one record in every CTA, by as many lanes. Expecting may come after completing: byte counts
+        # are signed, and no phase ends before its arrival.
         lane = cute.arch.lane_idx()
         if lane < self.shape.cluster_size:
-            barriers.expect_at(self.full + self.index, lane, RECORD_BYTES)
+            barriers.expect_at(self.full + self.index, lane, self.shape.record_bytes)
 
     def record(self) -> cute.Pointer:
         """The record of the present stage in this CTA."""
-        return self.records + self.index * RECORD_BYTES
+        return self.records + self.index * self.shape.record_bytes
 
     @cute.jit
     def read(self, decode, words: int) -> list[Int32]:

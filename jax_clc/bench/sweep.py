@@ -22,7 +22,7 @@ from jax_clc.planning import GemmProblem, catalog, constraints, cost_model, plan
 from jax_clc.planning.device_model import REFERENCE_DEVICES, DeviceModel
 from jax_clc.planning.tuned_choices import TunedChoice, Way, forcing
 
-RASTERS = ((8, 0), (8, 1), (4, 0))
+RASTERS = ((8, 0), (8, 1), (16, 0))
 IN_EVERY_RASTER = 6
 """So many of the best candidates are tried in all of `RASTERS`, where there is more than one wave."""
 SPLITS_EACH = 2

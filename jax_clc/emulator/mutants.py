@@ -151,11 +151,16 @@ def judge(entry: dict, ptx: str, mutant: Mutant, seeds: int) -> Verdict:
 
 def problems_for(entry: dict) -> tuple[list[Problem], int]:
     """Two problems, and the SMs for one worker. Both have tails and several tiles, more than there are work records;
-    one has more K blocks than stages, the other a single one, so that loads run far ahead of the tiles."""
+    one has more K blocks than stages, the other a single one, so that loads run far ahead of the tiles. Stream-K has
+    three workers, and so many K blocks that a tile is cut twice."""
     tile_m = entry["cta_tile"][0] * entry["cluster"][0]
     tile_n = entry["cta_tile"][1] * entry["cluster"][1]
     k = entry["cta_tile"][2] * (entry["stages"] + 1) - 24
     size = entry["cluster"][0] * entry["cluster"][1]
+    if entry.get("stream_k"):
+        few, many, n = 4 * tile_m - 24, 13 * tile_m - 24, tile_n - 40
+        k, short = 48 * entry["cta_tile"][2] - 24, entry["cta_tile"][2] - 24
+        return [Problem(m=few, n=n, k=k), Problem(m=many, n=n, k=short)], 3 * size
     columns = 2 + entry.get("record_stages", 0)
     m, n = 2 * tile_m - 24, columns * tile_n - 40
     return [Problem(m=m, n=n, k=k), Problem(m=m, n=n, k=entry["cta_tile"][2] - 24)], size

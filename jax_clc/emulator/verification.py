@@ -20,6 +20,7 @@ REPRESENTATIVE_FACTS = (
     "two_sm_mma",
     "pingpong",
     "split_k",
+    "stream_k",
     "operand_copies",
     "output_copies",
 )
@@ -71,18 +72,21 @@ def parse_shape(text: str) -> Problem:
 
 def shapes_of(entry: Mapping) -> list[Problem]:
     """Shapes that a kernel must get right: less than one tile; tails in each axis with a batch; more tiles than
-    workers with a single K step; K longer than the load pipeline. In the kernel's own terms."""
+    workers with a single K step; K longer than the load pipeline; for stream-K, tiles that are cut, in long shares and
+    in short ones. In the kernel's own terms."""
     tile_m, tile_n, tile_k = entry["cta_tile"]
     tile_m, tile_n = tile_m * entry["cluster"][0], tile_n * entry["cluster"][1]
     odd = entry.get("operand_copies") == "elements"
     unit = 1 if odd else 8
     split = 3 if entry.get("split_k") else 1
     long_k = tile_k * (entry["stages"] + 2) * split + unit
+    cut = [(3 * tile_m - unit, 2 * tile_n - 3 * unit, 20 * tile_k + unit), (3 * tile_m, 2 * tile_n, 48 * tile_k)]
     return [
         Problem(max(tile_m - 5 * unit, unit), max(tile_n - 3 * unit, unit), tile_k - unit, l=1, split_k=1),
         Problem(tile_m + 3 * unit, tile_n + unit, 2 * tile_k + 3 * unit, l=2, split_k=split),
         Problem(3 * tile_m - unit, max(3 * tile_n - 7 * unit, unit), tile_k, l=1, split_k=1),
         Problem(tile_m, tile_n + unit, long_k, l=1, split_k=split),
+        *(Problem(*sizes) for sizes in cut if entry.get("stream_k")),
     ]
 
 

@@ -59,6 +59,8 @@ class Kernel:
     ctas_per_sm: int
     epilogue: str
     split_k: bool
+    stream_k: bool
+    """Workers share out by k tiles what does not fill a round of whole tiles."""
     traced: bool
     """Writes down who computed which tile when (docs/design.md, 7.7): for pictures, not for products."""
     launch_grid: str
@@ -77,7 +79,8 @@ class Kernel:
 
     @property
     def body(self) -> tuple[object, ...]:
-        """What kernels that differ in their schedule alone have in common; load stages make room for its records."""
+        """What kernels that differ in their schedule alone have in common; load stages make room for its records.
+        Whether workers share out the last round is the schedule's business too."""
         return (
             self.family, self.a_dtype, self.b_dtype, self.accumulator_dtype, self.out_dtype, self.a_major, self.b_major,
             self.d_major, self.cta_tile, self.cluster, self.cluster_k, self.two_sm_mma, self.pingpong, self.epilogue,
@@ -125,6 +128,7 @@ class Kernel:
             ctas_per_sm=entry["ctas_per_sm"],
             epilogue=entry["epilogue"],
             split_k=entry["split_k"],
+            stream_k=entry.get("stream_k", False),
             traced=entry.get("traced", False),
             launch_grid=entry["launch"]["grid"],
             counter_bytes=scratch["counter_bytes"],

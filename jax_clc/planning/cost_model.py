@@ -173,7 +173,10 @@ def estimate(
         tile_us += costs.epilogue_fixed_us
     if kernel.schedule in ("dynamic", "clc"):
         tile_us = max(tile_us, costs.request_us)
-    waves = -(-work_items // resident)
+    waves: float = -(-work_items // resident)
+    shares = kernel.stream_k and resident < work_items < waves * resident
+    if shares:
+        waves = work_items / resident
     if kernel.schedule == "nonpersistent":
         mainloop_us = first_us + (waves - 1) * tile_us + epilogue_us
     else:
@@ -183,6 +186,8 @@ def estimate(
     total_us = costs.launch_us + costs.stage_us * kernel.stages + longer + costs.unhidden_share * shorter
     if kernel.zeroed_bytes:
         total_us += costs.memset_us
+    if shares:
+        total_us += costs.stream_k_us
     if kernel.split_k:
         total_us += costs.split_k_us
     if split_k > 1:

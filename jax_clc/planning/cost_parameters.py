@@ -41,6 +41,8 @@ class CostParameters:
     split_k_us: float = 0.3
     """What a kernel that can split k costs where it does not."""
     split_k_sync_us: float = 2.0
+    stream_k_us: float = 2.0
+    """What it takes longer to share tiles out by k tiles, where that happens: two meetings of each worker."""
     cluster_k_us: float = 1.0
     """Sums of the parts of k that a cluster's CTAs computed, through distributed shared memory."""
     element_copy_share_of_l2: float = 0.35

@@ -70,7 +70,25 @@ def test_dynamic_is_entered_where_it_ties(sweep_of_another_device):
     row = sweep_of_another_device["rows"][0]
     dynamic = next(k.name for k in catalog.kernels("sm_90a") if k.schedule == "dynamic")
     first = row["candidates"][0]
-    for factor, expected in ((1.003, dynamic), (1.006, first["kernel"])):
-        tied = {**first, "kernel": dynamic, "measured_us": first["measured_us"] * factor}
+    for ties, expected in ((0.9, dynamic), (1.1, first["kernel"])):
+        tied = {**first, "kernel": dynamic, "measured_us": first["measured_us"] * (1 + ties * fit.DYNAMIC_TIE)}
         content = fit.table([{**sweep_of_another_device, "rows": [{**row, "candidates": [first, tied]}]}], "sm_90a")
         assert content["choices"][row["key"]]["kernel"] == expected
+
+
+def test_sweeps_of_one_problem_are_compared_over_what_all_measured():
+    """A GPU that is slower in all of them, and a candidate that one sweep lacks."""
+    names = [k.name for k in catalog.kernels("sm_90a") if k.schedule == "static"][:3]
+
+    def row(times):
+        facts = {"raster_group": 8, "raster_along": 0, "split_k": 1}
+        return {"candidates": [{"kernel": name, **facts, "measured_us": us} for name, us in times.items()]}
+
+    first, second = {names[0]: 100.0, names[1]: 110.0}, {names[0]: 220.0, names[1]: 210.0, names[2]: 190.0}
+    assert fit.best_of([row(first)])["kernel"] == names[0]
+    found = fit.best_of([row(first), row(second)])
+    assert found["kernel"] == names[2]
+    # 190 where the others take 214.9 on average, and 150.1 on average over both sweeps.
+    assert abs(found["measured_us"] - 150.14 * 190 / 214.94) < 0.1
+    gone = {"kernel": "gone", "raster_group": 8, "raster_along": 0, "split_k": 1, "measured_us": 1.0}
+    assert fit.best_of([{"candidates": [gone]}]) is None

@@ -42,7 +42,7 @@ def test_a_layers_gradients_are_the_products_of_its_shapes():
 def _results(ratio):
     timing = {"q1_us": 1.0, "q3_us": 1.0, "wall_us": 1.0, "samples": 3, "calls_per_sample": 1, "activities": []}
     row = {
-        "m": 4096, "n": 4096, "k": 4096, "batch": 1, "majors": "kn", "dtype": "bfloat16", "out_dtype": "bfloat16",
+        "m": 4096, "n": 4096, "k": 4160, "batch": 1, "majors": "kn", "dtype": "bfloat16", "out_dtype": "bfloat16",
         "contestants": {"jax_clc": {**timing, "median_us": 100.0}, "jnp.dot": {**timing, "median_us": 100.0 * ratio}},
     }  # fmt: skip
     environment = {"device": "NVIDIA H200", "packages": {"jax": "0.11.2"}, "date": "2026-01-01", "timer": "cupti"}
@@ -56,7 +56,7 @@ def test_the_readme_says_that_there_are_no_results_until_there_are():
 def test_the_readme_shows_means_and_names_losses():
     block = report.readme_block({"large": _results(0.9)}, ["benchmarks/results/large.png"])
     assert "| 1 of 20 | 0.900 | 0.900 | 1.01, 0.95: missed |" in block
-    assert "| large | 4096 x 4096 x 4096 kn | 0.900 | not explained |" in block
+    assert "| large | 4096 x 4096 x 4160 kn | 0.900 | not explained |" in block
     assert "![large](benchmarks/results/large.png)" in block
     assert "Slower than" not in report.readme_block({"large": _results(1.1)}, [])
 
@@ -65,7 +65,7 @@ def test_every_loss_is_listed_also_to_a_peer_that_is_not_jnp_dot():
     content = _results(1.1)
     contestants = content["rows"][0]["contestants"]
     contestants["jnp.dot padded"] = {**contestants["jnp.dot"], "median_us": 70.0}
-    assert "- 0.700 at 4096 x 4096 x 4096 kn (jnp.dot padded)" in report.benchmarks_block({"large": content})
+    assert "- 0.700 at 4096 x 4096 x 4160 kn (jnp.dot padded)" in report.benchmarks_block({"large": content})
     assert "- llm (layers" in report.benchmarks_block({"large": content}).partition("### Not measured")[2]
     block = report.readme_block({"large": content}, [])
     assert "on 1 of 1 problems" in block

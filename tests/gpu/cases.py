@@ -33,6 +33,8 @@ EVERY_KERNEL = (
     Sizes(8192, 4096, 64, open_cases=(10,)),  # one k step, many tiles for each worker
     Sizes(16384, 512, 320, open_cases=(8,)),  # an odd number of k steps
     Sizes(248, 264, 16384),  # fewer tiles than workers, long k
+    Sizes(4104, 4616, 3200),  # stream-K: shares of less than a tile, tiles cut twice
+    Sizes(2056, 2312, 1000),  # stream-K: shares of more than a tile
 )
 """What each kernel that ships runs, pinned by name."""
 

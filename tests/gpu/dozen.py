@@ -24,6 +24,7 @@ from jax_clc.planning import catalog
 from jax_clc.planning.catalog import Kernel
 
 SIZES = (Sizes(304, 520, 136, batch=2), Sizes(1, 264, 72), Sizes(2304, 1032, 200))
+CUT_SIZES = Sizes(2056, 2312, 1000)  # more tiles than workers, for kernels that cut some of them
 KERNELS = 12
 
 
@@ -32,8 +33,8 @@ def kinds(family: str) -> list[Kernel]:
     found: dict[tuple[object, ...], Kernel] = {}
     for kernel in catalog.kernels(family):
         if not kernel.traced and kernel.a_dtype == "bfloat16":
-            traits = (kernel.schedule, kernel.pingpong, kernel.split_k, kernel.cluster, kernel.cta_tile[0],
-                      kernel.swapped, kernel.tensor_map_operands)  # fmt: skip
+            traits = (kernel.schedule, kernel.pingpong, kernel.split_k, kernel.stream_k, kernel.cluster,
+                      kernel.cta_tile[0], kernel.swapped, kernel.tensor_map_operands)  # fmt: skip
             found.setdefault(traits, kernel)
     counts = {trait: sum(trait == traits for traits in found) for trait in found}
     chosen: list[Kernel] = []
@@ -53,7 +54,7 @@ def main() -> int:
         return 2
     failed, ran = [], 0
     for number, kernel in enumerate(kinds(family)):
-        problem = problem_of(kernel, SIZES[number % len(SIZES)])
+        problem = problem_of(kernel, CUT_SIZES if kernel.stream_k else SIZES[number % len(SIZES)])
         rng = np.random.default_rng(number)
         a, b = (rng.integers(-3, 4, shape).astype(problem.a_dtype) for shape in stored_shapes(problem))
         product = on_stored(problem, lambda a, b, k=kernel, p=problem: jax_clc.matmul(

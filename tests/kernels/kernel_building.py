@@ -59,6 +59,7 @@ def _installed(variant: Variant, twin: str | None) -> Built:
         "cta_tile": list(variant.cta_tile), "cluster": list(variant.cluster),
         "dtypes": dict(zip(("a", "b", "accumulator", "d"), variant.dtypes, strict=True)),
         "majors": dict(zip("abd", variant.majors, strict=True)),
+        "stream_k": variant.stream_k,
         "record_stages": variant.record_stages if variant.schedule == "clc" else 0,
     }  # fmt: skip
     if twin is None:

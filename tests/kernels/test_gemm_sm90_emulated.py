@@ -28,6 +28,7 @@ COOPERATIVE = hopper(BF16, "kkn", (128, 256), (2, 1))
 DYNAMIC = hopper(BF16, "kkn", (128, 256), (2, 1), "dynamic")
 PINGPONG = turns(BF16, "knn")
 DYNAMIC_PINGPONG = turns(BF16, "kkn", "dynamic")
+STREAM_K = turns(BF16, "mkn", "dynamic", width=128, stream_k=True)
 SPLIT_K = hopper(BF16, "mnn", (128, 256), (2, 1), split_k=True)
 CLUSTER_K = hopper(BF16, "mkm", (128, 64), (1, 1), "nonpersistent", cluster_k=4)
 SPLIT_IN_CLUSTERS = hopper(BF16, "knn", (64, 64), (1, 1), "nonpersistent", cluster_k=4, split_k=True)
@@ -37,8 +38,8 @@ ELEMENTS = hopper(BF16_TO_F32, "mkn", (128, 128), operand_copies="elements", out
 ELEMENT_STORE = turns(BF16, "kkn", output_copies="elements")
 THREE_WARPGROUPS = hopper(BF16, "knn", (192, 176), (1, 2), output_copies="elements")
 REPRESENTATIVES = [
-    COOPERATIVE, DYNAMIC, PINGPONG, DYNAMIC_PINGPONG, SPLIT_K, CLUSTER_K, SPLIT_IN_CLUSTERS, TWO_ON_AN_SM, CHAINS,
-    ELEMENTS, ELEMENT_STORE, THREE_WARPGROUPS,
+    COOPERATIVE, DYNAMIC, PINGPONG, DYNAMIC_PINGPONG, STREAM_K, SPLIT_K, CLUSTER_K, SPLIT_IN_CLUSTERS, TWO_ON_AN_SM,
+    CHAINS, ELEMENTS, ELEMENT_STORE, THREE_WARPGROUPS,
 ]  # fmt: skip
 
 

@@ -29,3 +29,20 @@ def test_pingpong_stores_elements_under_the_other_tile_where_that_takes_as_long(
     assert tile_us(4096, pingpong=True, elements=True) == tile_us(4096, pingpong=True, elements=False)
     short = tile_us(64, pingpong=True, elements=False)
     assert tile_us(64, pingpong=True, elements=True) == pytest.approx((short + COSTS.element_store_us) / 2)
+
+
+def test_shared_tiles_make_the_last_round_as_long_as_it_is_full():
+    """66 workers: 143 tiles are two rounds and 11 tiles, 132 are two rounds."""
+    device = REFERENCE_DEVICES["sm_90a"]
+    kernel = next(k for k in catalog.kernels("sm_90a") if k.schedule == "static" and k.cta_tile == (128, 256, 64))
+    tile_m, tile_n = kernel.cluster_tile
+    assert cost_model.resident_clusters(kernel, device, sm_limit=0) == 66
+
+    def mainloop_us(stream_k: bool, columns: int) -> float:
+        problem = GemmProblem.compact(11 * tile_m, columns * tile_n, 8192)
+        alike = dataclasses.replace(kernel, stream_k=stream_k)
+        return cost_model.estimate(alike, problem, device).mainloop_us
+
+    assert mainloop_us(True, 12) == mainloop_us(False, 12)
+    assert mainloop_us(False, 13) > 1.4 * mainloop_us(False, 12)
+    assert mainloop_us(True, 13) < 1.1 * mainloop_us(True, 12)

@@ -1,0 +1,261 @@
+"""Stream-K: the tiles that do not fill a whole round of workers are shared out among all of them, by k tiles.
+
+With w workers and more than w tiles, whole tiles end in a round that leaves some workers idle. Here as many tiles as
+that round has are cut into w shares, ranges of k tiles of equal length, which may begin and end within a tile; they are
+taken first. The other tiles are whole, and as many for each worker. Where the shares would be short, each has a whole
+tile more. They are kept few because workers at different k find less of each other's operands in L2.
+
+The parts of a tile are added from left to right, two by two: where two meet, the first to come leaves its sums, the
+second adds them to its own and goes on to the next cut, or stores. Nobody waits, and the order is fixed; so the bits
+are the same whoever comes first.
+
+Osama et al., "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU", 2023.
+"""
+
+import math
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32
+
+from kernels.branch_free import at_least, less, positive_part
+from kernels.device_values import DeviceValues
+from kernels.split_k import StoredSums
+from kernels.tile_scheduler import StaticScheduler, WorkGrid, WorkTile
+from kernels.tile_scheduler_sm90 import RECORD_WORDS, DynamicScheduler, make_pipeline, read_record
+
+MOST_CTAS = 144  # that there is scratch for: as many SMs as the largest Hopper die has
+MOST_K_TILES = 1 << 20  # so that no product of k tiles and workers leaves 32 bits
+LEAST_PART = 8  # k tiles: a shorter part goes to the neighbour, since a meeting takes as long
+COUNTER_BYTES = 2048  # zeroed before each launch: 4 bytes for each cut, CTA of a cluster and warpgroup
+ARRIVED = 2  # in a counter; one more where the tile goes on behind the part that arrived
+WHOLE = -1  # instead of the number of a share
+PIECE_RECORD_BYTES = 32
+
+
+def shared_tiles(tiles, workers, most_workers, k_tiles):
+    """How many tiles, the first ones, are shared out by k tiles: 0 where the rounds come out even, where not every
+    worker has a whole tile, or where there are more workers than scratch is meant for."""
+    rounds = tiles // workers
+    rest = tiles - rounds * workers
+    possible = at_least(rounds, 1) * at_least(rest, 1) * less(workers, most_workers + 1) * less(k_tiles, MOST_K_TILES)
+    # A third of a tile is at least twice LEAST_PART, so that no share vanishes at the end of a tile.
+    long_enough = at_least(3 * rest, workers) * at_least(k_tiles, 6 * LEAST_PART)
+    return possible * (rest + workers - long_enough * workers)
+
+
+def boundary(share, tiles, shares, k_tiles):
+    """Where a share begins, and the one before it ends, counted in k tiles from the first tile's first. Never within
+    LEAST_PART of a tile's end, so that no part is shorter."""
+    total = tiles * k_tiles
+    length = total // shares
+    longer = total - length * shares  # the first so many have one more
+    place = share * length + share - positive_part(share - longer)
+    tile = place // k_tiles
+    inside = place - tile * k_tiles
+    inside = inside * at_least(inside, LEAST_PART)
+    left = k_tiles - inside
+    return tile * k_tiles + inside + at_least(inside, 1) * less(left, LEAST_PART) * left
+
+
+class WorkPiece(WorkTile):
+    """A work tile, or a part of its k.
+
+    Attributes:
+      first_k, k_count: `k_count` k tiles from `first_k` on.
+      share: number of the share that a part of a tile belongs to, WHOLE where all of k is here.
+      ring_place: stages that the worker filled before this piece, modulo twice their number. A ping-pong warpgroup does
+        not see the other's pieces.
+    """
+
+    FIELDS = (*WorkTile.FIELDS, "first_k", "k_count", "share", "ring_place")
+
+    def __init__(self, tile: WorkTile, first_k: Int32, k_count: Int32, share: Int32, ring_place: Int32):
+        super().__init__(tile.tile_m, tile.tile_n, tile.batch, tile.split, tile.is_valid)
+        self.first_k, self.k_count = Int32(first_k), Int32(k_count)
+        self.share, self.ring_place = Int32(share), Int32(ring_place)
+
+
+class Shares(DeviceValues):
+    """What a worker has in hand: the k tiles from `place` to `end` of share `share`, and, when they are done, the whole
+    tile `tile`.
+
+    Args:
+      grid: all tiles.
+      k_tiles: of each.
+      stages: of the ring of load stages.
+    """
+
+    FIELDS = ("k_tiles", "tiles", "shares", "share", "place", "end", "tile", "ring_place")
+
+    def __init__(self, grid: WorkGrid, k_tiles: Int32, stages: int):
+        workers = cute.arch.grid_dim()[0] // math.prod(grid.cluster)
+        self.k_tiles = k_tiles
+        self.tiles = shared_tiles(grid.cluster_tiles, workers, MOST_CTAS // math.prod(grid.cluster), k_tiles)
+        self.shares = workers * at_least(self.tiles, 1)
+        self.stages = stages
+        self.share = self.place = self.end = self.tile = self.ring_place = Int32(0)
+
+    def take(self, number: Int32, condition=True) -> None:
+        """Piece of work `number`, counted over the shares first, then the whole tiles; where `condition` holds."""
+        is_share = number < self.shares
+        workers = cutlass.select_(self.shares > 0, self.shares, Int32(1))
+        begin, end = (boundary(number + i, self.tiles, workers, self.k_tiles) for i in (0, 1))
+        begin, end = (cutlass.select_(is_share, place, Int32(0)) for place in (begin, end))
+        taken = {"share": number, "place": begin, "end": end, "tile": number - self.shares + self.tiles}
+        for name, value in taken.items():
+            value = value if condition is True else cutlass.select_(condition, value, getattr(self, name))
+            setattr(self, name, Int32(value))
+
+    def next_piece(self) -> tuple[Int32, ...]:
+        """The tile's number and the piece's `first_k`, `k_count`, `share` and `ring_place`; by selections alone, so
+        that wgmmas behind it are not taken for divergent."""
+        shared = self.place < self.end
+        tile = self.place // self.k_tiles
+        first_k = self.place - tile * self.k_tiles
+        left, own = self.k_tiles - first_k, self.end - self.place
+        count = cutlass.select_(left < own, left, own)
+        count = Int32(cutlass.select_(shared, count, self.k_tiles))
+        first_k = cutlass.select_(shared, first_k, Int32(0))
+        tile = cutlass.select_(shared, tile, self.tile)
+        self.place = self.place + cutlass.select_(shared, count, Int32(0))
+        share = cutlass.select_(count == self.k_tiles, Int32(WHOLE), self.share)
+        ring_place = self.ring_place
+        self.ring_place = (ring_place + count) % (2 * self.stages)
+        return tile, first_k, count, share, ring_place
+
+
+class StaticStreamK(StaticScheduler):
+    """A fixed sequence per worker: its share of the first tiles, then whole tiles, `workers` apart.
+
+    Args:
+      grid: all tiles.
+      shares: this worker's.
+    """
+
+    FIELDS = (*StaticScheduler.FIELDS, "shares")
+
+    def __init__(self, grid: WorkGrid, shares: Shares):
+        super().__init__(grid)
+        self.shares = shares
+        self.shares.take(self.linear)
+        # The first whole tile comes after the share, if there is one.
+        self.shares.tile = self.shares.tiles + self.linear
+
+    def initial_work(self) -> WorkPiece:
+        return self.fetch_next_work()
+
+    def fetch_next_work(self) -> WorkPiece:
+        tile, *part = self.advance()
+        return WorkPiece(self.grid.work_tile(tile), *part)
+
+    def skip_work(self) -> None:
+        """Ping-pong: the next piece is the other warpgroup's."""
+        self.advance()
+
+    def advance(self) -> tuple[Int32, ...]:
+        shared = self.shares.place < self.shares.end
+        piece = self.shares.next_piece()
+        self.shares.tile = self.shares.tile + cutlass.select_(shared, Int32(0), self.workers())
+        return piece
+
+
+class DynamicStreamK(DynamicScheduler):
+    """Shares and whole tiles claimed at run time, the shares first. A share's pieces are sent one by one; a record says
+    beside the tile what the piece is.
+
+    Args:
+      grid, pipeline, counter: as in `DynamicScheduler`.
+      shares: what the scheduler warp has claimed.
+    """
+
+    FIELDS = (*DynamicScheduler.FIELDS, "shares")
+
+    def __init__(self, grid: WorkGrid, pipeline, counter: cute.Pointer, shares: Shares):
+        super().__init__(grid, pipeline, counter)
+        self.shares = shares
+
+    @cute.jit
+    def claim(self):
+        """Sends the next piece of the share in hand; takes a number where that is done."""
+        spent = self.shares.place >= self.shares.end
+        self.shares.take(self.take_number(spent), spent)
+        tile, *part = self.shares.next_piece()
+        tile_m, tile_n, batch, _ = self.grid.place(tile)
+        self.send(0, tile, tile_m, tile_n, batch)
+        self.send(16, *part)
+
+    def fetch_next_work(self) -> WorkPiece:
+        words = self.pipeline.read(read_piece, 2 * RECORD_WORDS)
+        tile = self.grid.own_tile(*words[:RECORD_WORDS], Int32(0))
+        tile.is_valid = cute.arch.vote_any_sync(tile.is_valid)  # as in `DynamicScheduler`
+        return WorkPiece(tile, *words[RECORD_WORDS:])
+
+
+def read_piece(record: cute.Pointer) -> list[Int32]:
+    """The words of a piece's record."""
+    return [*read_record(record), *read_record(record + 16)]
+
+
+def make_scheduler(
+    schedule: str, grid: WorkGrid, cluster_size: int, readers_per_cta: int, storage, counter, k_tiles, stages: int
+):
+    """The stream-K scheduler of a Hopper kernel; arguments as for `tile_scheduler_sm90.make_scheduler` and `Shares`."""
+    shares = Shares(grid, k_tiles, stages)
+    if schedule == "static":
+        return StaticStreamK(grid, shares)
+    pipeline = make_pipeline(cluster_size, readers_per_cta, storage, PIECE_RECORD_BYTES)
+    return DynamicStreamK(grid, pipeline, counter, shares)
+
+
+class CutSums(StoredSums):
+    """One warpgroup's side of the meetings of the parts of a tile.
+
+    Args:
+      scratch: counters (COUNTER_BYTES), then float32 sums: for each cut, CTA of the cluster and warpgroup, those of
+        what lies before the cut and of the part behind it. Cut i lies between the shares i and i + 1.
+      k_tiles: of each tile.
+      sharer, sharers: this warpgroup among those of its cluster that share a tile.
+      flag, values, thread: as in `StoredSums`.
+    """
+
+    FIELDS = (*StoredSums.FIELDS, "k_tiles", "sharer")
+
+    def __init__(self, scratch, k_tiles: Int32, sharer: Int32, sharers: int, flag, values: int, thread):
+        super().__init__(scratch, COUNTER_BYTES, flag, values, thread)
+        self.k_tiles = k_tiles
+        self.sharer = sharer
+        self.sharers = sharers
+
+    @staticmethod
+    def scratch_bytes(cta_tile: tuple[int, int, int]) -> int:
+        """Counters and sums of the most CTAs."""
+        return COUNTER_BYTES + MOST_CTAS * 2 * cta_tile[0] * cta_tile[1] * 4
+
+    @cute.jit
+    def meet(self, accumulator: cute.Tensor, piece: WorkPiece, sync) -> Int32:
+        """Goes from cut to cut as far as it can; returns 1 to the warpgroup that ends with the whole sum. Who finds the
+        other's sums need not leave its own."""
+        behind = Int32(piece.first_k > 0)  # side of the cut from which the sums in hand come
+        cut = piece.share - behind
+        goes_on = Int32(piece.first_k + piece.k_count < self.k_tiles)  # the tile does, behind the sums in hand
+        has_sum = Int32(1)
+        meets = Boolean(True)
+        while meets:
+            place = cut * self.sharers + self.sharer
+            other = self.arrive(place, sync, Int32(0))
+            if other == 0:
+                self.leave(accumulator, self.address(2 * place + behind))
+                sync()  # the whole warpgroup's sums are written, seen from this CTA; the atomic carries that further
+                other = self.arrive(place, sync, ARRIVED + behind * goes_on)
+            has_sum = Int32(other != 0)
+            if other != 0:
+                self.add(accumulator, self.address(2 * place + 1 - behind))
+                # A part tells from behind the cut whether the tile ends with it.
+                goes_on = cutlass.select_(behind == 1, goes_on, Int32(other == ARRIVED + 1))
+            meets = cute.arch.vote_any_sync(
+                has_sum * goes_on == 1
+            )  # all lanes agree; the vote as in `DynamicScheduler`
+            cut = cut + 1
+            behind = Int32(0)
+        return has_sum
