@@ -18,44 +18,18 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
-from kernels.branch_free import at_least, less, positive_part
+from kernels.branch_free import at_least
 from kernels.device_values import DeviceValues
+from kernels.shares import boundary, shared_tiles
 from kernels.split_k import StoredSums
 from kernels.tile_scheduler import StaticScheduler, WorkGrid, WorkTile
 from kernels.tile_scheduler_sm90 import RECORD_WORDS, DynamicScheduler, make_pipeline, read_record
 
 MOST_CTAS = 144  # that there is scratch for: as many SMs as the largest Hopper die has
-MOST_K_TILES = 1 << 20  # so that no product of k tiles and workers leaves 32 bits
-LEAST_PART = 8  # k tiles: a shorter part goes to the neighbour, since a meeting takes as long
 COUNTER_BYTES = 2048  # zeroed before each launch: 4 bytes for each cut, CTA of a cluster and warpgroup
 ARRIVED = 2  # in a counter; one more where the tile goes on behind the part that arrived
 WHOLE = -1  # instead of the number of a share
 PIECE_RECORD_BYTES = 32
-
-
-def shared_tiles(tiles, workers, most_workers, k_tiles):
-    """How many tiles, the first ones, are shared out by k tiles: 0 where the rounds come out even, where not every
-    worker has a whole tile, or where there are more workers than scratch is meant for."""
-    rounds = tiles // workers
-    rest = tiles - rounds * workers
-    possible = at_least(rounds, 1) * at_least(rest, 1) * less(workers, most_workers + 1) * less(k_tiles, MOST_K_TILES)
-    # A third of a tile is at least twice LEAST_PART, so that no share vanishes at the end of a tile.
-    long_enough = at_least(3 * rest, workers) * at_least(k_tiles, 6 * LEAST_PART)
-    return possible * (rest + workers - long_enough * workers)
-
-
-def boundary(share, tiles, shares, k_tiles):
-    """Where a share begins, and the one before it ends, counted in k tiles from the first tile's first. Never within
-    LEAST_PART of a tile's end, so that no part is shorter."""
-    total = tiles * k_tiles
-    length = total // shares
-    longer = total - length * shares  # the first so many have one more
-    place = share * length + share - positive_part(share - longer)
-    tile = place // k_tiles
-    inside = place - tile * k_tiles
-    inside = inside * at_least(inside, LEAST_PART)
-    left = k_tiles - inside
-    return tile * k_tiles + inside + at_least(inside, 1) * less(left, LEAST_PART) * left
 
 
 class WorkPiece(WorkTile):

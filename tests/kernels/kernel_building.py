@@ -59,9 +59,11 @@ def _installed(variant: Variant, twin: str | None) -> Built:
         "cta_tile": list(variant.cta_tile), "cluster": list(variant.cluster),
         "dtypes": dict(zip(("a", "b", "accumulator", "d"), variant.dtypes, strict=True)),
         "majors": dict(zip("abd", variant.majors, strict=True)),
-        "stream_k": variant.stream_k,
-        "record_stages": variant.record_stages if variant.schedule == "clc" else 0,
+        "pingpong": variant.pingpong, "split_k": variant.split_k, "stream_k": variant.stream_k,
+        "operand_copies": variant.operand_copies, "output_copies": variant.output_copies,
     }  # fmt: skip
+    if variant.schedule == "clc":
+        facts["record_stages"] = variant.record_stages
     if twin is None:
         for entry in json.loads((folder / "manifest.json").read_text())["kernels"]:
             if all(entry[key] == value for key, value in facts.items()) and not entry["name"].endswith("traced"):

@@ -7,24 +7,21 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed: its types are in kernels/stream_k.py")
-
 from kernel_building import build
 
 from jax_clc.emulator.kernel_run import Problem, exact_operands, reference, run_kernel
 from jax_clc.emulator.options import Hostility
-from kernels.stream_k import LEAST_PART, MOST_CTAS, MOST_K_TILES, boundary, shared_tiles
-from kernels.variants_sm90 import BF16, hopper, turns
+from kernels.shares import LEAST_PART, MOST_K_TILES, boundary, shared_tiles
+from kernels.variants_sm90 import BF16, turns
 
-MOST = MOST_CTAS // 2
+MOST = 72  # clusters of two
 SM_COUNT = 10
 WORKERS = SM_COUNT // 2
 HOSTILE = Hostility(sm_changes=6, spurious_failures=0.2, copy_delay=(0, 300), mma_delay=(0, 150), turn=(1, 4))
 VARIANTS = [
     turns(BF16, "kkn", "static", width=128, stream_k=True),
     turns(BF16, "mnn", "dynamic", width=128, stream_k=True),
-    hopper(BF16, "knn", (128, 256), (2, 1), "static", stream_k=True),
+    turns(BF16, "knn", "dynamic", width=192, stream_k=True),
 ]
 
 
