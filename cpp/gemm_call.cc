@@ -182,13 +182,13 @@ ffi::Error GemmCall::Execute(const Device& device, const std::array<Buffer, 4>& 
 
   Launch launch = InKernelTerms(*choice, buffers);
   for (const ParamSpec& param : kernel->spec.params) {
-    if (param.kind != ParamSpec::kTensorMap) continue;
-    const std::string obstacle = TensorMapObstacle(param.operand, launch.operands[param.operand], launch.sizes);
+    if (!param.aligned) continue;
+    const std::string obstacle = AlignmentObstacle(param.operand, launch.operands[param.operand], launch.sizes);
     if (obstacle.empty()) continue;
     if (choice->any_alignment == nullptr) {
-      return Fail("the copy engine cannot move operand " +
-                      std::string(kOperandNames[choice->request.CallOperand(param.operand)]) + ": " + obstacle +
-                      "; and no kernel of these dtypes and majors ships that does without",
+      return Fail("operand " + std::string(kOperandNames[choice->request.CallOperand(param.operand)]) +
+                      " cannot be moved 16 bytes at a time: " + obstacle +
+                      "; and no kernel of these dtypes and majors ships that does otherwise",
                   kernel);
     }
     launch = InKernelTerms(*choice->any_alignment, buffers);

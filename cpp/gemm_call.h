@@ -46,7 +46,7 @@ class GemmCall {
   struct Choice {
     KernelRequest request;
     std::shared_ptr<Kernel> kernel;
-    std::unique_ptr<Choice> any_alignment;  // same sum without the copy engine, or null
+    std::unique_ptr<Choice> any_alignment;  // same sum from operands of any alignment, or null
   };
   struct Launch;  // one launch in the kernel's own terms
 

@@ -128,6 +128,16 @@ TensorMapSpec ParseTensorMap(const nb::dict& param, Operand operand) {
   return map;
 }
 
+// Whether a pointer has the field that asks for more alignment than an element's.
+bool IsAccessedInPieces(const nb::dict& param, Operand operand) {
+  if (!param.contains("access_bytes")) return false;
+  const auto access_bytes = Get<int64_t>(param, "access_bytes");
+  Require(operand != kScratch, "scratch has no access_bytes");
+  Require(access_bytes == kAccessBytes,
+          "access_bytes is " + std::to_string(access_bytes) + ", known is " + std::to_string(kAccessBytes));
+  return true;
+}
+
 ParamSpec ParseParam(const nb::dict& entry) {
   ParamSpec param = {};
   param.kind = Meaning(kKinds, Get<std::string>(entry, "kind"), "kind");
@@ -138,6 +148,7 @@ ParamSpec ParseParam(const nb::dict& entry) {
     param.operand = Meaning(kOperands, Get<std::string>(entry, "operand"), "operand");
     expected = param.kind == ParamSpec::kPointer ? sizeof(void*) : sizeof(CUtensorMap);
     if (param.kind == ParamSpec::kTensorMap) param.tensor_map = ParseTensorMap(entry, param.operand);
+    param.aligned = param.kind == ParamSpec::kTensorMap || IsAccessedInPieces(entry, param.operand);
   } else {
     for (const std::string& word : Get<std::vector<std::string>>(entry, "values")) {
       param.values.push_back(Meaning(kValues, word, "values"));
@@ -223,8 +234,8 @@ KernelSpec Parse(const nb::dict& entry, const std::string& image_path) {
     spec.param_bytes = spec.params.back().offset + spec.params.back().size;
   }
   Require(!spec.params.empty(), "params must not be empty");
-  spec.any_alignment = std::none_of(spec.params.begin(), spec.params.end(),
-                                    [](const ParamSpec& param) { return param.kind == ParamSpec::kTensorMap; });
+  spec.any_alignment =
+      std::none_of(spec.params.begin(), spec.params.end(), [](const ParamSpec& param) { return param.aligned; });
   return spec;
 }
 

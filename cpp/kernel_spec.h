@@ -59,6 +59,7 @@ struct ParamSpec {
   enum Kind { kTensorMap, kPointer, kInt32, kInt64 } kind;
   size_t offset, size;
   Operand operand;            // of a tensor map or a pointer
+  bool aligned;               // the operand is moved 16 bytes at a time: by a tensor map, or through such a pointer
   TensorMapSpec tensor_map;   // of a tensor map
   std::vector<Value> values;  // of integers
 };
@@ -75,13 +76,16 @@ struct KernelSpec {
   unsigned dynamic_smem_bytes;
   bool grid_of_workers;  // else one cluster per cluster tile
   bool split_k;
-  bool any_alignment;  // it moves nothing by tensor maps
+  bool any_alignment;  // it moves nothing 16 bytes at a time
   int64_t counter_bytes, partial_bytes_per_element, zeroed_bytes;
   std::vector<ParamSpec> params;
   size_t param_bytes;
 
   bool Serves(std::pair<int, int> compute_capability) const;
 };
+
+// What a kernel moves at a time of an operand whose address and strides must be multiples of it.
+inline constexpr int64_t kAccessBytes = 16;
 
 // The largest parameter block that every driver and device served here takes.
 inline constexpr size_t kMaxParamBytes = 4096;

@@ -4,20 +4,15 @@
 #include <cstdio>
 
 namespace jax_clc {
-namespace {
 
-constexpr int64_t kTmaAlignment = 16;
-
-}  // namespace
-
-std::string TensorMapObstacle(Operand operand, const OperandView& view, const Sizes& sizes) {
+std::string AlignmentObstacle(Operand operand, const OperandView& view, const Sizes& sizes) {
   const char* axes = kOperandAxes[operand];
   const int64_t outer_size = sizes.Of(axes[0] == view.major ? axes[1] : axes[0]);
   const int64_t outer_bytes = view.outer_stride * view.element_bytes;
   const int64_t batch_bytes = view.batch_stride * view.element_bytes;
   const auto address = reinterpret_cast<uintptr_t>(view.data);
-  if (address % kTmaAlignment != 0 || (outer_size > 1 && outer_bytes % kTmaAlignment != 0) ||
-      (sizes.l > 1 && batch_bytes % kTmaAlignment != 0)) {
+  if (address % kAccessBytes != 0 || (outer_size > 1 && outer_bytes % kAccessBytes != 0) ||
+      (sizes.l > 1 && batch_bytes % kAccessBytes != 0)) {
     char text[32];
     std::snprintf(text, sizeof text, "%p", view.data);
     return std::string("its address ") + text + ", or its strides of " + std::to_string(batch_bytes) + " and " +
@@ -25,7 +20,7 @@ std::string TensorMapObstacle(Operand operand, const OperandView& view, const Si
   }
   // A store writes whole granules: behind the end of a row there must be room for the rest of the last one.
   const int64_t row_bytes = sizes.Of(view.major) * view.element_bytes;
-  const int64_t granules_bytes = (row_bytes + kTmaAlignment - 1) / kTmaAlignment * kTmaAlignment;
+  const int64_t granules_bytes = (row_bytes + kAccessBytes - 1) / kAccessBytes * kAccessBytes;
   if (operand != kD || granules_bytes == row_bytes) return "";
   const auto end = static_cast<__int128>(sizes.l - 1) * batch_bytes +
                    static_cast<__int128>(outer_size - 1) * outer_bytes + granules_bytes;
@@ -55,7 +50,7 @@ bool EncodeTensorMap(const Driver& driver, const TensorMapSpec& spec, const Oper
     if (i == 0) continue;
     const int64_t stride = spec.axes[i] == 'l' ? view.batch_stride : view.outer_stride;
     // The stride of an axis of one element is never used, but the driver checks it all the same.
-    stride_bytes[i - 1] = size == 1 ? kTmaAlignment : static_cast<uint64_t>(stride * view.element_bytes);
+    stride_bytes[i - 1] = size == 1 ? kAccessBytes : static_cast<uint64_t>(stride * view.element_bytes);
   }
   const CUresult result = driver.TensorMapEncodeTiled(map, spec.element_type, spec.rank, view.data, dims, stride_bytes,
                                                       spec.box.data(), spec.element_strides.data(), spec.interleave,

@@ -19,8 +19,8 @@ struct OperandView {
   int64_t batch_stride = 0;
 };
 
-// Why the copy engine cannot move the operand as it lies; empty if it can.
-std::string TensorMapObstacle(Operand operand, const OperandView& view, const Sizes& sizes);
+// Why the operand cannot be moved 16 bytes at a time as it lies; empty if it can.
+std::string AlignmentObstacle(Operand operand, const OperandView& view, const Sizes& sizes);
 
 // Encodes the map into `map`. On failure returns false and says why in `*error`.
 bool EncodeTensorMap(const Driver& driver, const TensorMapSpec& spec, const OperandView& view, const Sizes& sizes,

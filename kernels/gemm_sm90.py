@@ -4,7 +4,8 @@ One warp loads A and B tiles by TMA into a ring of stages, multicast to the CTAs
 Consumer warpgroups multiply with wgmma, accumulating in registers: two on halves of one tile, or three on thirds
 (cooperative), or two on a tile each, in turns, so that the epilogue of one runs under the mainloop of the other
 (ping-pong); one alone on tiles of 64 rows, which wgmma cannot halve. All walk the tiles that the tile scheduler hands
-out. Operands or results that TMA cannot address are copied by threads instead (`element_copies`).
+out. Operands or results that TMA cannot address are copied by threads instead (`element_copies`); results of short
+tiles leave from the registers (`register_store`).
 """
 
 import math
@@ -22,6 +23,7 @@ from kernels.element_copies import ElementLoad, StridedMatrix
 from kernels.load_pipeline import LoadPipeline
 from kernels.parameters import describe_parameters
 from kernels.raster import tiles_along
+from kernels.register_store import QUAD_COLUMNS, RegisterStore
 from kernels.split_k import PartialSums
 from kernels.stream_k import CutSums
 from kernels.tile_scheduler import WorkGrid, cluster_rank
@@ -68,6 +70,7 @@ class Kernel:
         self.d_is_m_major = d_major == "m"
         self.loads_elements = variant.operand_copies == "elements"
         self.stores_elements = variant.output_copies == "elements"
+        self.stores_registers = variant.output_copies == "registers"
         self.consumers = consumer_warpgroups(variant)
         if self.loads_elements and self.cluster_size > 1:
             raise ValueError(f"{variant}: element copies cannot multicast")
@@ -82,6 +85,10 @@ class Kernel:
         plain = variant.schedule == "nonpersistent" and self.sharing_ctas == 1 and self.tile_m <= 128
         if variant.cluster_k > 1 and (not plain or self.loads_elements):
             raise ValueError(f"{variant}: cluster_k is for one tile of TMA operands in each cluster")
+        if self.stores_registers and (variant.split_k or variant.stream_k or variant.cluster_k > 1):
+            raise ValueError(f"{variant}: stores from registers are of tiles that one CTA computes whole")
+        if self.stores_registers and (self.d_is_m_major or self.d_dtype.width != 16 or self.tile_n % QUAD_COLUMNS):
+            raise ValueError(f"{variant}: stores from registers are of {QUAD_COLUMNS} 16-bit columns of an n-major D")
         self.threads = WARPGROUP_THREADS * (1 + self.consumers)
         self.warpgroups = 1 if variant.pingpong else self.consumers  # that share a tile: each has some of its rows
         self.wg_m, self.wg_n = self.tile_m // self.warpgroups, self.tile_n
@@ -93,6 +100,8 @@ class Kernel:
         self.slices = slices_of(self.wg_n, variant.cluster_k) if variant.cluster_k > 1 else 1
         # Staging slots of each consumer warpgroup: one is filled while the other is read, where there is room for two.
         self.store_slots = 1 if self.stores_elements and self.consumers == 3 else 2
+        if self.stores_registers:
+            self.store_slots = 0
         self.slot_shape, self.stages, self.spare_bytes = self.share_out_shared_memory()
         threads = self.consumers * WARPGROUP_THREADS
         exchange = ClusterSums.exchange_bytes(variant.cluster_k, self.slices, self.values, threads)
@@ -176,12 +185,13 @@ class Kernel:
             operand(self.b_dtype, self.b_tiles.is_mn_major),
             operand(self.d_dtype, self.d_is_m_major),
         )
+        d_alignment = RegisterStore.ACCESS_BYTES if self.stores_registers else self.d_dtype.width // 8
         pointers = tuple(
             make_ptr(dtype, 16, cute.AddressSpace.gmem, assumed_align=alignment)
             for dtype, alignment in (
                 (self.a_dtype, self.a_dtype.width // 8),
                 (self.b_dtype, self.b_dtype.width // 8),
-                (self.d_dtype, self.d_dtype.width // 8),
+                (self.d_dtype, d_alignment),
                 (cutlass.Uint8, 16),
             )
         )
@@ -205,7 +215,7 @@ class Kernel:
         if not self.loads_elements:
             infos["a"] = self.a_tiles.load_tensor_map(tensors[0])
             infos["b"] = self.b_tiles.load_tensor_map(tensors[1])
-        if not self.stores_elements:
+        if not (self.stores_elements or self.stores_registers):
             infos["d"] = store_tensor_map(tensors[2], self.slot_layout(1), self.slot_shape)
         arguments = {f"tensor_map_{operand}": info.atom for operand, info in infos.items()}
         by_pointer = [operand for operand in "abd" if operand not in infos]
@@ -230,10 +240,12 @@ class Kernel:
         stages_a = self.tensor_at(stages, self.a_dtype, self.a_tiles.layout(self.stages))
         after_a = stages + self.stages * self.a_tiles.bytes
         stages_b = self.tensor_at(after_a, self.b_dtype, self.b_tiles.layout(self.stages))
-        slot_bytes = self.slot_shape[0] * self.slot_shape[1] * self.d_dtype.width // 8
-        slot_count = self.consumers * self.store_slots
-        slots = shared.allocate_array(cutlass.Uint8, slot_count * slot_bytes, byte_alignment=1024)
-        slots = self.tensor_at(slots, self.d_dtype, self.slot_layout(slot_count))
+        slots = None
+        if cutlass.const_expr(self.store_slots > 0):
+            slot_bytes = self.slot_shape[0] * self.slot_shape[1] * self.d_dtype.width // 8
+            slot_count = self.consumers * self.store_slots
+            slots = shared.allocate_array(cutlass.Uint8, slot_count * slot_bytes, byte_alignment=1024)
+            slots = self.tensor_at(slots, self.d_dtype, self.slot_layout(slot_count))
         exchange = stages
         if cutlass.const_expr(self.exchange_is_apart):
             exchange = shared.allocate_array(cutlass.Uint8, self.exchange_bytes, byte_alignment=16)
@@ -422,7 +434,9 @@ class Kernel:
         stages_b = self.part(stages_b, self.b_tiles.rows, Int32(0))
         operand_b = lying.make_fragment_B(lying.get_slice(0).partition_B(stages_b))
         accumulator = cute.make_rmem_tensor(tiled_mma.partition_shape_C((self.wg_m, self.wg_n)), Float32)
-        own_slots = cute.local_tile(slots, (*self.slot_shape, self.store_slots), (0, 0, warpgroup_index))
+        own_slots = None
+        if cutlass.const_expr(self.store_slots > 0):
+            own_slots = cute.local_tile(slots, (*self.slot_shape, self.store_slots), (0, 0, warpgroup_index))
         # What is stored, here or by the CTA that adds up this slice of the tile.
         slice_n = self.wg_n // self.slices
         slice_mma = self.tiled_mma(slice_n)
@@ -430,7 +444,7 @@ class Kernel:
         if cutlass.const_expr(self.variant.cluster_k > 1):
             total = cute.make_rmem_tensor(slice_mma.partition_shape_C((self.wg_m, slice_n)), Float32)
         store = self.make_store(own_slots, slice_mma, thread, EPILOGUE_BARRIER + warpgroup_index, arguments)
-        slot_rows = self.wg_m // self.slot_shape[0]
+        row_blocks = self.wg_m // WGMMA_ROWS  # what a store counts rows in
         partial = None
         if cutlass.const_expr(self.variant.split_k):
             sharer = part
@@ -515,7 +529,7 @@ class Kernel:
                     if is_part:
                         stores = partial.meet(total, work, store.staging.sync) == 1
                 if stores:
-                    first_row = (work.tile_m * self.warpgroups + part) * slot_rows
+                    first_row = (work.tile_m * self.warpgroups + part) * row_blocks
                     piece = work.tile_n * self.slices + first_slice
                     next_slot = store.store(total, first_row, piece, work.batch, next_slot)
             if cutlass.const_expr(self.variant.pingpong):
@@ -526,9 +540,13 @@ class Kernel:
             work = following
         store.finish()
 
-    def make_store(self, slots: cute.Tensor, tiled_mma, thread, barrier_id, arguments: dict):
-        """The warpgroup's way out: by TMA, or line by line for a D that TMA cannot address."""
+    def make_store(self, slots: cute.Tensor | None, tiled_mma, thread, barrier_id, arguments: dict):
+        """The warpgroup's way out: from its registers, or through its slots by TMA, or line by line for a D that TMA
+        cannot address."""
         m, n, batches = (arguments[name] for name in "mnl")
+        if self.stores_registers:
+            matrix = self.strided_matrix("d", self.d_dtype, arguments, n, m, batches)
+            return RegisterStore(matrix, self.d_dtype, self.wg_n, thread)
         staging = epilogue.Staging(
             slots, self.store_slots, self.d_dtype, self.d_is_m_major, tiled_mma, thread, barrier_id
         )

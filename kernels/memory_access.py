@@ -82,6 +82,19 @@ def store_2_bytes(address: Int64, value: Int32, condition: Int32, *, loc=None, i
 
 
 @dsl_user_op
+def store_16_bytes(address: Int64, words: list, condition: Int32, *, loc=None, ip=None) -> None:
+    """Stores four words to global memory at a multiple of 16 where `condition` is not 0."""
+    _assemble(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, $5, 0;\n@p st.global.v4.b32 [$0], {$1, $2, $3, $4};\n}",
+        [address, *words, condition],
+        ["l"] + ["r"] * 5,
+        0,
+        loc,
+        ip,
+    )
+
+
+@dsl_user_op
 def load_shared_word(address: Int32, *, loc=None, ip=None) -> Int32:
     return _assemble("ld.shared.b32 $0, [$1];", [address], ["r"], 1, loc, ip)[0]
 

@@ -12,7 +12,8 @@ import cutlass
 import cutlass.cute as cute
 
 TENSOR_MAP_PREFIX = "tensor_map_"
-POINTERS = {"a", "b", "d", "scratch"}
+SCRATCH = "scratch"  # the launcher's own, aligned for any access
+POINTERS = {"a", "b", "d", SCRATCH}
 INT32_VALUES = {"m", "n", "k", "l", "raster_group", "raster_along", "split_k"}
 INT64_VALUES = {"a_outer", "a_batch", "b_outer", "b_batch", "d_outer", "d_batch"}
 OPERAND_AXES = {"a": ("m", "k", "l"), "b": ("n", "k", "l"), "d": ("m", "n", "l")}  # modes of the DSL's tensors
@@ -54,12 +55,18 @@ def _describe(name: str, argument: object, tma_infos: dict[str, object], multica
         operand = name.removeprefix(TENSOR_MAP_PREFIX)
         return _describe_tensor_map(operand, tma_infos[operand], multicast.get(operand, 1))
     if name in POINTERS and isinstance(argument, cute.Pointer):
-        return {"kind": "pointer", "operand": name, "size": 8, "alignment": 8}
+        return {"kind": "pointer", "operand": name, **_access(name, argument), "size": 8, "alignment": 8}
     if name in INT32_VALUES and isinstance(argument, cutlass.Int32):
         return {"kind": "int32", "values": [name], "size": 4, "alignment": 4}
     if name in INT64_VALUES and isinstance(argument, cutlass.Int64):
         return {"kind": "int64", "values": [name], "size": 8, "alignment": 8}
     raise TypeError(f"kernel parameter {name} of type {type(argument).__name__} is not one that the launcher can pass")
+
+
+def _access(operand: str, pointer: cute.Pointer) -> dict[str, int]:
+    """What a kernel moves at once through a pointer that must be aligned to more than an element."""
+    is_aligned = operand != SCRATCH and pointer.alignment > pointer.dtype.width // 8
+    return {"access_bytes": pointer.alignment} if is_aligned else {}
 
 
 def _share_of_box(box: list[int], sharers: int) -> list[int]:

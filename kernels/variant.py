@@ -34,7 +34,8 @@ class Variant:
       operand_copies: `tma`, or `elements` for operands of any alignment.
       chain_k_tiles: k tiles whose products the tensor core adds up before the sums are added, rounded to nearest, to
         those of the tiles before; 0: all. It truncates, so that short chains are nearer to the exact sum (Hopper).
-      output_copies: `tma`, or `elements` for a result of any alignment.
+      output_copies: `tma`, `elements` for a result of any alignment, or `registers` for 16 bytes of a row at a time
+        that skip shared memory (Hopper).
       record_stages: work records that may wait for slow readers (Blackwell, `clc`).
       traced: it writes down who computed which tile when (see kernels/tile_trace.py); never for products.
     """
@@ -74,7 +75,7 @@ class Variant:
             *(["splitk"] if self.split_k else []),
             *(["streamk"] if self.stream_k else []),
             *(["elements"] if self.operand_copies == "elements" else []),
-            *(["elementstore"] if self.output_copies != self.operand_copies else []),
+            *([f"{self.output_copies.rstrip('s')}store"] if self.output_copies != self.operand_copies else []),
             self.schedule,
             *(["traced"] if self.traced else []),
         ]

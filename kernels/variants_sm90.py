@@ -61,7 +61,12 @@ NONPERSISTENT = [
 # Small problems take as long as one tile does, start and end included: small tiles, and no more stages than k fills.
 # 128x64 also comes for operands whose rows lie along k, under THIN.
 SMALL = [
-    *(hopper(BF16, majors, (64, 64), (1, 1), "nonpersistent", stages=4) for majors in MAJORS),
+    # Short tiles: latency is all, so results leave from the registers.
+    *(
+        hopper(BF16, majors, (64, width), (1, 1), "nonpersistent", stages=4, output_copies="registers")
+        for width in (64, 32)
+        for majors in MAJORS
+    ),
     *(hopper(BF16, majors, (128, 64), (1, 1), "nonpersistent", stages=6) for majors in ("mkn", "mnn")),
 ]
 

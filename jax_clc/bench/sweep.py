@@ -75,7 +75,7 @@ def _ranked(called: GemmProblem, device: DeviceModel) -> list[planner.Candidate]
         kernel for kernel in catalog.kernels(device.family)
         if constraints.first_failure(kernel, called, constraints.PROBLEM_CONSTRAINTS) is None
     ]  # fmt: skip
-    fits = [kernel for kernel in fits if "d" in kernel.tensor_map_operands] or fits
+    fits = [kernel for kernel in fits if "d" in kernel.aligned_operands] or fits
     splits: collections.Counter[str] = collections.Counter()
     ranked = []
     for candidate in planner.candidates(called, device, fits):

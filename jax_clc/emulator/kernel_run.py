@@ -69,8 +69,8 @@ def read_ptx(entry: Mapping, folder: Path) -> str:
 
 
 class Operand:
-    """One operand in emulated global memory: (l, outer, inner) with rows padded to 16 bytes where tensor maps need
-    it.
+    """One operand in emulated global memory: (l, outer, inner) with rows padded to 16 bytes where the kernel moves so
+    many at a time.
     """
 
     def __init__(self, name: str, entry: Mapping, problem: Problem, values: np.ndarray | None, padded: bool):
@@ -181,7 +181,7 @@ def run_kernel(
     judge = referee if isinstance(referee, Referee) else new_referee(program, axioms, False) if referee else None
     machine = Machine(sm_count, seed, hostility or Hostility(), judge, axioms)
     machine.trace = trace
-    padded = {p["operand"] for p in entry["params"] if p["kind"] == "tensor_map"}
+    padded = {p["operand"] for p in entry["params"] if p["kind"] == "tensor_map" or "access_bytes" in p}
     operands = {
         name: Operand(name, entry, problem, values, name in padded)
         for name, values in (("a", a), ("b", b), ("d", None))

@@ -67,8 +67,9 @@ class Kernel:
     counter_bytes: int
     partial_bytes_per_element: int
     zeroed_bytes: int
-    tensor_map_operands: frozenset[str]
-    """Operands (`a`, `b`, `d`) that the copy engine moves, and whose strides therefore must be 16-byte multiples."""
+    aligned_operands: frozenset[str]
+    """Operands (`a`, `b`, `d`) that are moved 16 bytes at a time, by the copy engine or through a pointer, and whose
+    strides therefore must be 16-byte multiples."""
     entry: Mapping[str, Any] = dataclasses.field(compare=False, repr=False)
     """The whole manifest entry, for the loader."""
 
@@ -84,7 +85,7 @@ class Kernel:
         return (
             self.family, self.a_dtype, self.b_dtype, self.accumulator_dtype, self.out_dtype, self.a_major, self.b_major,
             self.d_major, self.cta_tile, self.cluster, self.cluster_k, self.two_sm_mma, self.pingpong, self.epilogue,
-            self.ctas_per_sm, self.split_k, self.tensor_map_operands,
+            self.ctas_per_sm, self.split_k, self.aligned_operands,
         )  # fmt: skip
 
     @property
@@ -134,7 +135,9 @@ class Kernel:
             counter_bytes=scratch["counter_bytes"],
             partial_bytes_per_element=scratch["partial_bytes_per_element"],
             zeroed_bytes=scratch["zeroed_bytes"],
-            tensor_map_operands=frozenset(p["operand"] for p in entry["params"] if p["kind"] == "tensor_map"),
+            aligned_operands=frozenset(
+                p["operand"] for p in entry["params"] if p["kind"] == "tensor_map" or "access_bytes" in p
+            ),
             entry=entry,
         )
 

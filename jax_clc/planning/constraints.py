@@ -70,7 +70,7 @@ def _sizes(kernel: Kernel, problem: GemmProblem) -> str | None:
         if getattr(problem, name) > MAX_SIZE:
             return f"{name} = {getattr(problem, name)} does not fit in 32 bits"
     for operand in OPERANDS:
-        if kernel_operand(kernel, operand) in kernel.tensor_map_operands:
+        if kernel_operand(kernel, operand) in kernel.aligned_operands:
             size = max(problem.strides(operand)) * dtype_bytes(problem.dtype(operand))
             if size >= MAX_STRIDE_BYTES:
                 return f"{operand}'s stride of {size} bytes is beyond the copy engine's 2^40"
@@ -80,8 +80,8 @@ def _sizes(kernel: Kernel, problem: GemmProblem) -> str | None:
 def _alignment(kernel: Kernel, problem: GemmProblem) -> str | None:
     for operand in OPERANDS:
         reason = problem.misalignment(operand)
-        if reason is not None and kernel_operand(kernel, operand) in kernel.tensor_map_operands:
-            return f"{reason}, and it moves {operand} with the copy engine"
+        if reason is not None and kernel_operand(kernel, operand) in kernel.aligned_operands:
+            return f"{reason}, and it moves {operand} 16 bytes at a time"
     return None
 
 

@@ -80,7 +80,7 @@ def k_step_us(kernel: Kernel, sizes: KernelSizes, device: DeviceModel, costs: Co
     mma_us = 2 * tile_m * tile_n * tile_k / (tflops * 1e6)
     loaded = tile_k * sizes.operand_bytes * (tile_m / cluster_n + tile_n / cluster_m)
     share = costs.l2_efficiency
-    if not {"a", "b"} <= kernel.tensor_map_operands:
+    if not {"a", "b"} <= kernel.aligned_operands:
         share *= costs.element_copy_share_of_l2
     load_us = loaded / (share * device.l2_tb_per_s / device.sm_count * 1e6)
     return max(mma_us, load_us)
@@ -156,7 +156,7 @@ def estimate(
     epilogue_us = costs.epilogue_fixed_us + tile_m * tile_n * sizes.out_bytes / costs.sm_store_bytes_per_us
     if kernel.cluster_k > 1:
         epilogue_us += costs.cluster_k_us
-    if "d" not in kernel.tensor_map_operands:
+    if "d" not in kernel.aligned_operands:
         store_us = costs.element_store_us
         if kernel.pingpong:
             # One tile is stored while the other is computed, which may be the shorter of the two; the last one is not.

@@ -26,7 +26,8 @@ DTYPE_BYTES = {
     "int32": 4,
 }
 COPY_ALIGNMENT_BYTES = 16
-"""What the copy engine (TMA) asks of every base address and of every stride but the contiguous one."""
+"""What is moved at a time, by the copy engine (TMA) or by stores from registers: every base address, and every stride
+but the contiguous one, must be a multiple of it."""
 
 PADDED_ROW_BYTES = 128
 """What rows of a padded copy are a multiple of: a line of L2, so that no piece that the copy engine moves cuts one."""
@@ -137,7 +138,10 @@ class GemmProblem:
         return getattr(self, outer), getattr(self, major)
 
     def misalignment(self, operand: Operand) -> str | None:
-        """Why the copy engine cannot move the operand, in words; None if it can. An axis of size 1 has no stride."""
+        """Why the operand cannot be moved 16 bytes at a time, in words; None if it can.
+
+        An axis of size 1 has no stride.
+        """
         element_bytes = dtype_bytes(self.dtype(operand))
         outer_size, contiguous_size = self.extents(operand)
         batch_stride, outer_stride = (stride * element_bytes for stride in self.strides(operand))

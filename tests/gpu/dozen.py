@@ -34,7 +34,8 @@ def kinds(family: str) -> list[Kernel]:
     for kernel in catalog.kernels(family):
         if not kernel.traced and kernel.a_dtype == "bfloat16":
             traits = (kernel.schedule, kernel.pingpong, kernel.split_k, kernel.stream_k, kernel.cluster,
-                      kernel.cta_tile[0], kernel.swapped, kernel.tensor_map_operands)  # fmt: skip
+                      kernel.cta_tile[0], kernel.swapped, kernel.aligned_operands,
+                      kernel.entry["output_copies"])  # fmt: skip
             found.setdefault(traits, kernel)
     counts = {trait: sum(trait == traits for traits in found) for trait in found}
     chosen: list[Kernel] = []

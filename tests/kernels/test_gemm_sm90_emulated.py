@@ -37,9 +37,10 @@ CHAINS = hopper(BF16_TO_F32, "mkn", (128, 128), (1, 1), "nonpersistent", cluster
 ELEMENTS = hopper(BF16_TO_F32, "mkn", (128, 128), operand_copies="elements", output_copies="elements")
 ELEMENT_STORE = turns(BF16, "kkn", output_copies="elements")
 THREE_WARPGROUPS = hopper(BF16, "knn", (192, 176), (1, 2), output_copies="elements")
+REGISTER_STORE = hopper(BF16, "knn", (64, 32), (1, 1), "nonpersistent", stages=4, output_copies="registers")
 REPRESENTATIVES = [
     COOPERATIVE, DYNAMIC, PINGPONG, DYNAMIC_PINGPONG, STREAM_K, SPLIT_K, CLUSTER_K, SPLIT_IN_CLUSTERS, TWO_ON_AN_SM,
-    CHAINS, ELEMENTS, ELEMENT_STORE, THREE_WARPGROUPS,
+    CHAINS, ELEMENTS, ELEMENT_STORE, THREE_WARPGROUPS, REGISTER_STORE,
 ]  # fmt: skip
 
 
@@ -84,6 +85,12 @@ def test_results_of_any_size_and_alignment_are_written_once(variant):
     unit = 1 if variant.operand_copies == "elements" else 8
     for seed, (m, n) in enumerate([(1, 1), (129, 131), (7, 257), (130, 33)]):
         run(variant, Problem(m, n, 9 * unit, 2), seed)
+
+
+def test_stores_from_registers_end_with_any_row_and_with_the_16_bytes_that_hold_the_last_column():
+    """Rows lie apart by a multiple of 16 bytes: what is stored behind the last column is padding."""
+    for seed, (m, n) in enumerate([(1, 1), (37, 40), (65, 31), (130, 33)]):
+        run(REGISTER_STORE, Problem(m, n, 152, 2), seed)
 
 
 @pytest.mark.parametrize("variant", [SPLIT_K, CLUSTER_K, SPLIT_IN_CLUSTERS, TWO_ON_AN_SM, CHAINS], ids=name)

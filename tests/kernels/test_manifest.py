@@ -77,6 +77,30 @@ def test_a_kernel_takes_pointers_and_strides_for_what_tma_cannot_address(tmp_pat
     assert {kind for kind, _ in words[9:]} == {"int32"}
 
 
+def test_a_store_from_registers_takes_an_aligned_pointer_and_no_staging(tmp_path):
+    entries = [
+        build.compile_variant(
+            hopper(BF16, "kkn", (64, 64), (1, 1), "nonpersistent", stages=4, output_copies=copies), tmp_path / copies
+        )
+        for copies in ("tma", "registers")
+    ]
+    staged, entry = entries
+    pointers = [p for p in entry["params"] if p["kind"] == "pointer"]
+    assert [(p["operand"], p["access_bytes"]) for p in pointers] == [("d", 16)]
+    assert [p["operand"] for p in entry["params"] if p["kind"] == "tensor_map"] == ["a", "b"]
+    assert staged["dynamic_smem_bytes"] - entry["dynamic_smem_bytes"] == 2 * 64 * 64 * 2
+
+
+@pytest.mark.parametrize("facts", [
+    {"split_k": True}, {"cluster_k": 2}, {"schedule": "static", "stream_k": True}, {"majors": "kkm"},
+    {"dtypes": BF16_TO_F32}, {"cta_tile": (64, 16)},
+])  # fmt: skip
+def test_stores_from_registers_are_of_whole_tiles_of_16_bit_rows(facts):
+    usual = {"dtypes": BF16, "majors": "kkn", "cta_tile": (64, 64), "schedule": "nonpersistent"}
+    with pytest.raises(ValueError, match=r"Variant\(.*stores from registers are of"):
+        build.make_kernel(hopper(**usual | facts, output_copies="registers"))
+
+
 def test_a_variant_that_does_not_fit_names_itself():
     with pytest.raises(ValueError, match=r"Variant\(.*256, 256.*do not fit"):
         build.make_kernel(hopper(BF16, "kkn", (256, 256), stages=9))

@@ -33,20 +33,26 @@ def fake_entry(
     counter_bytes: int = 0,
     partial_bytes: int = 0,
     elements: bool = False,
+    registers: bool = False,
     family: str = "sm_90a",
     capabilities: tuple[str, ...] = ("9.0",),
     smem: int = 200_000,
     minimum_driver: int = 12000,
     image: bytes = b"fake cubin",
 ) -> dict[str, Any]:
-    """An entry in the form of docs/design.md, 7.1. `majors` are those of a, b and d."""
+    """An entry in the form of docs/design.md, 7.1. `majors` are those of a, b and d. It moves all operands by tensor
+    maps, or by pointers if `elements`; d by a pointer, 16 bytes at a time, if `registers`."""
     out_dtype = out_dtype or dtype
     operand_axes = {"a": "mk", "b": "kn", "d": "mn"}
     params: list[dict[str, Any]] = []
     offset = 0
     for operand, major in zip("abd", majors, strict=True):
-        if elements:
-            params.append({"kind": "pointer", "operand": operand, "offset": offset, "size": 8, "alignment": 8})
+        from_registers = registers and operand == "d"
+        if elements or from_registers:
+            access = {"access_bytes": 16} if from_registers else {}
+            params.append(
+                {"kind": "pointer", "operand": operand, **access, "offset": offset, "size": 8, "alignment": 8}
+            )
             offset += 8
         else:
             outer = operand_axes[operand].replace(major, "")
@@ -59,9 +65,10 @@ def fake_entry(
     values = ["m", "n", "k", "l", "raster_group", "raster_along", "split_k"]
     params.append({"kind": "int32", "values": values, "offset": offset, "size": 28, "alignment": 4})
     offset += 32  # aligned for the strides
-    if elements:
-        values = ["a_outer", "a_batch", "b_outer", "b_batch", "d_outer", "d_batch"]
-        params.append({"kind": "int64", "values": values, "offset": offset, "size": 48, "alignment": 8})
+    by_pointer = "abd" if elements else "d" if registers else ""
+    if by_pointer:
+        values = [f"{operand}_{axis}" for operand in by_pointer for axis in ("outer", "batch")]
+        params.append({"kind": "int64", "values": values, "offset": offset, "size": 8 * len(values), "alignment": 8})
     cluster_size = cluster[0] * cluster[1]
     return {
         "name": name, "abi_version": 1, "family": family, "compute_capabilities": list(capabilities),

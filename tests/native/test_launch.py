@@ -195,14 +195,52 @@ def test_stand_in_for_a_swapped_kernel_need_not_be_swapped(native, device, ship)
     assert integers(launch["params"], ELEMENT_INTEGERS)["m"] == 16
 
 
+@pytest.mark.parametrize("operand,shift,kernel", [
+    ("b", 2, "elementwise"), ("d", 2, "elementwise"), ("d", 8, "elementwise"), ("d", 16, "fake"),
+])  # fmt: skip
+def test_a_result_stored_from_registers_must_be_aligned_as_for_the_copy_engine(
+    native, device, ship, operand, shift, kernel
+):
+    ship(fake_entry("fake", registers=True, grid="tiles"))
+    ship(fake_entry("elementwise", elements=True))
+    call = Gemm(l=2, m=128, n=128, k=64)
+    call.addresses[operand] += shift
+    call.run_on_cpu(native)
+    assert device.launched["kernel"] == kernel
+    if kernel == "fake":
+        params = device.launched["params"]
+        assert struct.unpack_from("<2Q", params, 256) == (call.addresses["d"], call.addresses["scratch"])
+        assert struct.unpack_from("<2q", params, 272 + 32) == (128, 128 * 128)
+
+
+def test_unaligned_rows_of_a_result_stored_from_registers_run_the_kernel_that_stores_elements(native, device, ship):
+    ship(fake_entry("fake", registers=True))
+    ship(fake_entry("elementwise", elements=True))
+    Gemm(m=128, n=100, k=64).run_on_cpu(native)
+    assert device.launched["kernel"] == "elementwise"
+
+
+def test_a_kernel_that_stores_16_bytes_at_a_time_stands_in_for_none(native, device, ship):
+    ship(fake_entry("fake", registers=True))
+    ship(fake_entry("another", elements=True, registers=True))
+    call = Gemm(m=128, n=128, k=64)
+    call.addresses["d"] += 2
+    with pytest.raises(HandlerError, match="operand d cannot be moved 16 bytes at a time: its address"):
+        call.run_on_cpu(native)
+    assert device.of("launch") == []
+
+
+@pytest.mark.parametrize("registers", [False, True])
 @pytest.mark.parametrize("m,n,d_columns,kernel", [
     (1, 264, 264, "fake"),
     (1, 257, 257, "elementwise"),  # the store's last granule would leave the buffer
     (1, 257, 264, "fake"),
     (5, 257, 264, "fake"),  # rows in a padded buffer: the rest of a granule falls into the padding
 ])  # fmt: skip
-def test_store_of_whole_granules_never_leaves_the_rows_of_the_result(native, device, ship, m, n, d_columns, kernel):
-    ship(fake_entry("fake"))
+def test_store_of_whole_granules_never_leaves_the_rows_of_the_result(
+    native, device, ship, m, n, d_columns, kernel, registers
+):
+    ship(fake_entry("fake", registers=registers))
     ship(fake_entry("elementwise", elements=True))
     call = Gemm(m=m, n=n, k=64, d_strides=[m * d_columns, d_columns])
     call.shapes["d"] = (m, d_columns)

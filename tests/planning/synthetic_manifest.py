@@ -24,17 +24,18 @@ def entry(
     split_k: bool = False,
     copies: str = "tma",
 ) -> dict:
-    """One manifest entry; `copies` is `tma` or `elements` for all three operands."""
+    """One manifest entry; `copies` is `tma` or `elements` for all three operands, or `registers` for d."""
     out = out or dtype
     size = cluster[0] * cluster[1]
     tile = "x".join(map(str, cta_tile))
     name = f"{family[:-1].replace('_', '')}_{SHORT[dtype]}_{SHORT[dtype]}_f32_{SHORT[out]}_{majors}_{tile}"
     name += "_2sm" * two_sm + f"_c{cluster[0]}x{cluster[1]}_s{stages}" + "_splitk" * split_k
-    name += "_elements" * (copies == "elements") + f"_{schedule}"
+    name += "_elements" * (copies == "elements") + "_registerstore" * (copies == "registers") + f"_{schedule}"
     params: list[dict] = []
     offset = 0
     for operand, major in zip("abd", majors, strict=True):
-        if copies == "tma":
+        from_registers = copies == "registers" and operand == "d"
+        if copies != "elements" and not from_registers:
             params.append({
                 "kind": "tensor_map", "operand": operand, "offset": offset, "size": 128, "alignment": 64, "rank": 3,
                 "axes": [*AXES[operand, major], "l"], "element_type": out if operand == "d" else dtype,
@@ -43,7 +44,10 @@ def entry(
             })  # fmt: skip
             offset += 128
         else:
-            params.append({"kind": "pointer", "operand": operand, "offset": offset, "size": 8, "alignment": 8})
+            access = {"access_bytes": 16} if from_registers else {}
+            params.append(
+                {"kind": "pointer", "operand": operand, **access, "offset": offset, "size": 8, "alignment": 8}
+            )
             offset += 8
     params.append({"kind": "pointer", "operand": "scratch", "offset": offset, "size": 8, "alignment": 8})
     values = ["m", "n", "k", "l", "raster_group", "raster_along", "split_k"]
@@ -56,8 +60,10 @@ def entry(
         "majors": dict(zip("abd", majors, strict=True)), "cta_tile": list(cta_tile), "cluster": list(cluster),
         "two_sm_mma": two_sm, "pingpong": False, "stages": stages, "threads": 384, "schedule": schedule,
         "epilogue": "none",
-        "reduction_order": "k_ascending", "split_k": split_k, "operand_copies": copies, "dynamic_smem_bytes": 229376,
-        "registers": 168, "local_bytes": 0, "tensor_memory_columns": 512 if family == "sm_100f" else 0,
+        "reduction_order": "k_ascending", "split_k": split_k,
+        "operand_copies": "elements" if copies == "elements" else "tma", "output_copies": copies,
+        "dynamic_smem_bytes": 229376, "registers": 168, "local_bytes": 0,
+        "tensor_memory_columns": 512 if family == "sm_100f" else 0,
         "ctas_per_sm": 1, "record_stages": 0,
         "launch": {"block": [384, 1, 1], "cluster": [size, 1, 1],
                    "grid": "workers" if schedule in ("static", "dynamic") else "tiles"},

@@ -32,7 +32,12 @@ def test_an_arch_without_kernels_is_a_value_error_that_names_those_with():
 
 def test_copies_are_read_off_the_parameters():
     kernels = catalog.kernels("sm_90a")
-    assert {k.tensor_map_operands for k in kernels} == {frozenset("abd"), frozenset()}
+    assert {k.aligned_operands for k in kernels} == {frozenset("abd"), frozenset()}
+
+
+def test_a_pointer_of_16_byte_accesses_must_be_aligned_as_for_a_tensor_map():
+    entry = synthetic_manifest.entry("sm_90a", "nonpersistent", copies="registers")
+    assert catalog.Kernel.from_entry(entry).aligned_operands == frozenset("abd")
 
 
 def test_missing_manifest_names_the_file_and_how_to_rebuild(tmp_path, monkeypatch):

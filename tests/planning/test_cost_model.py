@@ -14,7 +14,7 @@ COSTS = CostParameters(element_store_us=3.0)
 def tile_us(k: int, *, pingpong: bool, elements: bool) -> float:
     kernel = next(k for k in catalog.kernels("sm_90a") if k.schedule == "static" and k.cta_tile == (128, 256, 64))
     moved = frozenset("ab") if elements else frozenset("abd")
-    kernel = dataclasses.replace(kernel, pingpong=pingpong, tensor_map_operands=moved)
+    kernel = dataclasses.replace(kernel, pingpong=pingpong, aligned_operands=moved)
     problem = GemmProblem.compact(4096, 4096, k)
     return cost_model.estimate(kernel, problem, REFERENCE_DEVICES["sm_90a"], costs=COSTS).tile_us
 

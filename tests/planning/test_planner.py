@@ -9,7 +9,7 @@ import synthetic_manifest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_clc.planning import GemmProblem, catalog, plan, planner, reference_devices, tuned_choices
+from jax_clc.planning import GemmProblem, catalog, constraints, plan, planner, reference_devices, tuned_choices
 from jax_clc.planning.device_model import device_model
 
 P = GemmProblem.compact
@@ -128,7 +128,7 @@ def test_unaligned_operands_are_padded_and_sizes_stay():
 def test_a_pinned_element_copy_kernel_needs_no_padding():
     name = next(
         k.name for k in catalog.kernels("sm_90a")
-        if not k.tensor_map_operands and (k.a_major, k.b_major, k.d_major) == ("k", "n", "n")
+        if not k.aligned_operands and (k.a_major, k.b_major, k.d_major) == ("k", "n", "n")
     )  # fmt: skip
     made = plan(P(63, 65, 67), kernel=name)
     assert made.pads == {}
@@ -143,6 +143,17 @@ def test_without_element_copies_every_family_is_padded(tmp_path, monkeypatch):
     assert list(made.choices) == ["sm_90a", "sm_100f"]
 
 
+@pytest.mark.parametrize("m", [64, 1])
+def test_a_result_stored_from_registers_is_padded(tmp_path, monkeypatch, m):
+    entry = synthetic_manifest.entry("sm_90a", "nonpersistent", cta_tile=(64, 64, 64), copies="registers")
+    monkeypatch.setenv("JAX_CLC_CUBINS", str(synthetic_manifest.write(tmp_path, [entry])))
+    problem = P(m, 63, 64, b_major="k")
+    assert plan(problem).pads == {"d": 64}
+    kernel = catalog.find(entry["name"])
+    _, reason = constraints.first_failure(kernel, problem, constraints.PROBLEM_CONSTRAINTS)
+    assert reason.startswith("d's ") and reason.endswith("not a multiple of 16, and it moves d 16 bytes at a time")
+
+
 def test_long_k_with_few_tiles_is_split_and_its_scratch_holds_every_partial():
     choice = plan(P(128, 128, 131072)).choices["sm_90a"]
     assert choice.split_k > 1
@@ -153,7 +164,7 @@ def test_long_k_with_few_tiles_is_split_and_its_scratch_holds_every_partial():
 def test_aligned_products_take_plain_kernels():
     for sizes in ((4096, 4096, 4096), (2048, 2048, 2048), (1024, 512, 8192)):
         kernel = catalog.find(plan(P(*sizes), schedule="static").choices["sm_90a"].kernel)
-        assert kernel.tensor_map_operands == frozenset("abd")
+        assert kernel.aligned_operands == frozenset("abd")
         assert not kernel.split_k or plan(P(*sizes), schedule="static").choices["sm_90a"].split_k > 1
 
 
@@ -220,7 +231,7 @@ def test_every_choice_fits_the_problem_it_is_called_on(m, n, k, batch, a_major, 
         for operand in "abd":
             if made.problem.misalignment(operand):
                 own = {"a": "b", "b": "a"}.get(operand, operand) if choice.swapped else operand
-                assert own not in kernel.tensor_map_operands
+                assert own not in kernel.aligned_operands
     assert planner.plan(P(m, n, k, batch=batch, a_major=a_major, b_major=b_major), sm_limit=limit) == made
 
 
