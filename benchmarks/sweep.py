@@ -19,7 +19,7 @@ from jax_clc.bench.contestants import NotApplicable
 from jax_clc.bench.device_timer import timer
 from jax_clc.bench.environment import environment, plan_here
 from jax_clc.bench.race import Effort
-from jax_clc.bench.sweep import sweep
+from jax_clc.bench.sweep import RASTERS, sweep
 from jax_clc.cli.progress import ProgressLine
 from jax_clc.planning.tuned_choices import problem_key, way_of
 
@@ -28,14 +28,24 @@ def main(argv: list[str] | None = None) -> int:
     sets = suite.load()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", action="append", choices=list(sets), dest="names", help="repeatable; default: all")
+    parser.add_argument("--problem", action="append", default=[], help="only problems whose label holds it; repeatable")
     parser.add_argument("--candidates", type=int, default=12, help="kernels for each problem, by prediction")
+    parser.add_argument("--kernel", action="append", default=[], help="only kernels named so, as in a shell; repeatable")
+    parser.add_argument("--raster", action="append", default=[], help="GROUP/ALONG to try with them; repeatable")
+    parser.add_argument("--samples", type=int, default=15)
     parser.add_argument("--peers", action="store_true", help="time jnp.dot beside them, which takes XLA a search each")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no problem after this many seconds")
     parser.add_argument("--out", type=Path, default=suite.RESULTS_FOLDER / "sweep.json")
     args = parser.parse_args(argv)
 
     family = suite.require_device(parser)
-    problems = [(name, data) for name in args.names or sets for data in sets[name].problems]
+    rasters = [tuple(map(int, raster.split("/"))) for raster in args.raster] or RASTERS
+    problems = [
+        (name, data)
+        for name in args.names or sets
+        for data in sets[name].problems
+        if not args.problem or any(part in results.label(data) for part in args.problem)
+    ]
     clock, start = timer(), time.monotonic()
     content: dict[str, Any] = {
         "format": results.RESULTS_FORMAT,
@@ -47,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         "failed": [],
     }
     line = ProgressLine(len(problems))
-    effort = Effort(samples=15, sample_us=1500.0, warmup_us=300_000.0)
+    effort = Effort(samples=args.samples, sample_us=1500.0, warmup_us=300_000.0)
     for name, data in problems:
         line.start(f"{name} {results.label(data)}")
         problem = results.problem_of(data)
@@ -56,8 +66,9 @@ def main(argv: list[str] | None = None) -> int:
                 raise NotApplicable("time budget spent")
             peers = {results.BASELINE: contestants.jnp_dot(problem)} if args.peers else {}
             found = sweep(
-                problem, family, clock, most=args.candidates, effort=effort, peers=peers, progress=line.detail
-            )
+                problem, family, clock, most=args.candidates, rasters=rasters, patterns=args.kernel, effort=effort,
+                peers=peers, progress=line.detail,
+            )  # fmt: skip
         except (NotApplicable, RuntimeError) as error:
             content["failed"].append({"set": name, "problem": results.label(data), "reason": str(error)[:1000]})
             print(f"FAILED {results.label(data)}: {str(error)[:300]}", flush=True)

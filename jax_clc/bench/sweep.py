@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import fnmatch
 import functools
 import os
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from jax_clc.planning import GemmProblem, catalog, constraints, cost_model, plan
 from jax_clc.planning.device_model import REFERENCE_DEVICES, DeviceModel
 from jax_clc.planning.tuned_choices import TunedChoice, Way, forcing
 
-RASTERS = ((8, 0), (8, 1), (16, 0))
+RASTERS = ((8, 0), (8, 1), (16, 0), (4, 1))
 IN_EVERY_RASTER = 6
 """So many of the best candidates are tried in all of `RASTERS`, where there is more than one wave."""
 SPLITS_EACH = 2
@@ -33,12 +34,17 @@ COMPILE_THREADS = max(1, min(8, (os.cpu_count() or 1) - 1))
 
 
 def candidate_choices(
-    problem: GemmProblem, family: str, most: int, rasters: Sequence[tuple[int, int]] = RASTERS
+    problem: GemmProblem,
+    family: str,
+    most: int,
+    rasters: Sequence[tuple[int, int]] = RASTERS,
+    patterns: Sequence[str] = (),
 ) -> list[TunedChoice]:
     """Ways to run `problem`, after padding, on `family`: the `most` best by the model, each with its best raster.
 
     The best of them are added with the other `rasters`, the best in parts of k, and what `auto` takes. Kernels that
-    store element by element are left out where others fit, which are never slower. `measured_us` holds the prediction.
+    store element by element are left out where others fit, which are never slower. With `patterns` it is the kernels
+    whose names match one of them, in all `rasters`, and what `auto` takes. `measured_us` holds the prediction.
     """
     device = REFERENCE_DEVICES[family]
     found: dict[Way, TunedChoice] = {}
@@ -51,14 +57,17 @@ def candidate_choices(
         us = candidate.estimate.total_us + cost_model.parts_us(problem, parts, device)
         enter((candidate.kernel.name, *raster, candidate.split_k, parts), us)
 
-    for place, candidate in enumerate(_ranked(problem, device)[:most]):
+    ranked = _ranked(problem, device)
+    if patterns:
+        ranked = [one for one in ranked if any(fnmatch.fnmatch(one.kernel.name, pattern) for pattern in patterns)]
+    for place, candidate in enumerate(ranked[:most]):
         own = (candidate.estimate.raster_group, candidate.estimate.raster_along)
-        others = rasters if place < IN_EVERY_RASTER and candidate.estimate.waves > 1 else ()
+        others = rasters if (patterns or place < IN_EVERY_RASTER) and candidate.estimate.waves > 1 else ()
         for raster in dict.fromkeys([own, *others]):
             add(candidate, raster)
     in_parts = [
         (candidate.estimate.total_us + cost_model.parts_us(problem, parts, device), parts, place, candidate)
-        for parts in planner.parts_of_k(problem)
+        for parts in (() if patterns else planner.parts_of_k(problem))
         for place, candidate in enumerate(_ranked(problem.in_parts_of_k(parts), device)[:IN_PARTS])
     ]
     for _, parts, _, candidate in sorted(in_parts)[:IN_PARTS]:
@@ -106,16 +115,18 @@ def sweep(
     timer: Timer,
     *,
     most: int = 12,
+    rasters: Sequence[tuple[int, int]] = RASTERS,
+    patterns: Sequence[str] = (),
     effort: Effort | None = None,
     peers: dict[str, Product] | None = None,
     progress: Progress = lambda text: None,
 ) -> dict[str, Any]:
-    """Times of all candidates on this device, fastest first, and of `peers` beside them.
+    """Times of all `candidate_choices` on this device, fastest first, and of `peers` beside them.
 
     Candidates that are not exact are named with the difference, and not timed.
     """
     called = planner.plan(problem, devices=[REFERENCE_DEVICES[family]]).problem
-    choices = candidate_choices(called, family, most)
+    choices = candidate_choices(called, family, most, rasters, patterns)
     if not choices:
         raise NotApplicable(f"no kernel for {family} fits {called}")
     sets = random_sets(problem, sets_beyond_l2(problem))
