@@ -44,7 +44,7 @@ SCALAR_PARAMETERS = (
     "l2_efficiency",
     "unhidden_share",
 )
-DYNAMIC_TIE = 0.01
+DYNAMIC_TIE = 0.005
 """A dynamic kernel this close to the best measured is entered instead: it keeps its pace when SMs are taken away."""
 
 
@@ -60,18 +60,43 @@ class Measured:
     us: float
 
 
-def measurements(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, list[Measured]]:
-    """Candidates by problem key, of kernels that still ship."""
+def rows_by_problem(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for row in (row for content in sweeps for row in content["rows"]):
+        rows.setdefault(row["key"], []).append(row)
+    return rows
+
+
+def typical_us(rows: Sequence[Mapping[str, Any]]) -> dict[Way, float]:
+    """Times of one problem's candidates, of kernels that still ship: means over its sweeps. GPUs of one kind differ, and
+    not every sweep had every candidate, so times are compared over what all of them measured."""
+    times = [
+        {way_of(c): c["measured_us"] for c in row["candidates"] if catalog.find(c["kernel"]) is not None}
+        for row in rows
+    ]
+    times = [row for row in times if row]
+    if not times:
+        return {}
+    common = set.intersection(*map(set, times)) or set(times[-1])
+    times = [row for row in times if common & set(row)]
+    scales = [statistics.geometric_mean(row[way] for way in common if way in row) for row in times]
+    scale = statistics.geometric_mean(scales)
+    shares: dict[Way, list[float]] = {}
+    for row, own in zip(times, scales, strict=True):
+        for way, us in row.items():
+            shares.setdefault(way, []).append(us / own)
+    return {way: scale * statistics.geometric_mean(found) for way, found in shares.items()}
+
+
+def measurements(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, list[Measured]]:
+    """Candidates by problem key."""
     found: dict[str, list[Measured]] = {}
-    for family, row in ((content["family"], row) for content in sweeps for row in content["rows"]):
-        called = planner.plan(problem_of(row), devices=[REFERENCE_DEVICES[family]]).problem
-        for c in row["candidates"]:
-            kernel = catalog.find(c["kernel"])
+    for key, rows in rows_by_problem(sweeps).items():
+        called = planner.plan(problem_of(rows[0]), devices=[REFERENCE_DEVICES[family]]).problem
+        for (name, group, along, split_k, k_parts), us in typical_us(rows).items():
+            kernel = catalog.find(name)
             if kernel is not None:
-                raster = (c["raster_group"], c["raster_along"])
-                found.setdefault(row["key"], []).append(
-                    Measured(called, kernel, raster, c["split_k"], c.get("k_parts", 1), c["measured_us"])
-                )
+                found.setdefault(key, []).append(Measured(called, kernel, (group, along), split_k, k_parts, us))
     return found
 
 
@@ -127,11 +152,8 @@ def fit(groups: Mapping[str, Sequence[Measured]], start: CostParameters, rounds:
 
 
 def table(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
-    """The choices that ship: for each problem measured, the kernel that still ships and loses least against the best
-    of each sweep, on average over the sweeps of the problem: GPUs of one kind differ."""
-    rows: dict[str, list[Mapping[str, Any]]] = {}
-    for row in (row for content in sweeps for row in content["rows"]):
-        rows.setdefault(row["key"], []).append(row)
+    """The choices that ship: for each problem measured, the kernel that still ships and is fastest over its sweeps."""
+    rows = rows_by_problem(sweeps)
     choices = {key: table_row(best) for key, own in rows.items() if (best := best_of(own)) is not None}
     found = sweeps[0]["environment"]
     return {
@@ -141,31 +163,18 @@ def table(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
 
 
 def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The best candidate of a problem's sweeps, its time the mean over them; None if none of them ships. A dynamic
-    kernel is taken where it is tied."""
-    times = [
-        {way_of(c): c["measured_us"] for c in row["candidates"] if catalog.find(c["kernel"]) is not None}
-        for row in rows
-    ]
-    times = [row for row in times if row]
-    if not times:
+    """The best candidate of a problem's sweeps; None if none of them ships. A dynamic kernel is taken where it is
+    tied."""
+    typical = typical_us(rows)
+    if not typical:
         return None
-    # GPUs differ, and not every sweep had every candidate: times are compared over what all of them measured.
-    common = set.intersection(*map(set, times)) or set(times[-1])
-    scales = [statistics.geometric_mean(row[way] for way in common if way in row) for row in times if common & set(row)]
-    scale = statistics.geometric_mean(scales)
-    shares: dict[Way, list[float]] = {}
-    for row, own in zip((row for row in times if common & set(row)), scales, strict=True):
-        for way, us in row.items():
-            shares.setdefault(way, []).append(us / own)
-    everywhere = {way: scale * statistics.geometric_mean(found) for way, found in shares.items()}
-    least = min(everywhere.values())
-    tied = {way: us for way, us in everywhere.items() if us <= least * (1 + DYNAMIC_TIE)}
+    least = min(typical.values())
+    tied = {way: us for way, us in typical.items() if us <= least * (1 + DYNAMIC_TIE)}
     dynamic = {way: us for way, us in tied.items() if "dynamic" in way[0]}
-    way = min(dynamic or tied, key=everywhere.__getitem__)
+    way = min(dynamic or tied, key=typical.__getitem__)
     return {
         "kernel": way[0], "raster_group": way[1], "raster_along": way[2], "split_k": way[3], "k_parts": way[4],
-        "measured_us": round(everywhere[way], 2),
+        "measured_us": round(typical[way], 2),
     }  # fmt: skip
 
 
@@ -195,7 +204,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     for family in sorted({content["family"] for content in sweeps}):
         own = [content for content in sweeps if content["family"] == family]
-        groups = measurements(own)
+        groups = measurements(own, family)
         # The search ends in the next valley: the shipped parameters are another place to start.
         found = [fit(groups, start) for start in (CostParameters(), parameters(family))]
         fitted = min(found, key=partial(loss, groups))

@@ -28,7 +28,11 @@ TMA_ELEMENT_TYPES = {
 
 
 def describe_parameters(
-    kernel: Callable, arguments: Sequence[object], tma_infos: dict[str, object], multicast: dict[str, int] | None = None
+    kernel: Callable,
+    arguments: Sequence[object],
+    tma_infos: dict[str, object],
+    multicast: dict[str, int] | None = None,
+    l2_promotion: str = "128B",
 ) -> list[dict]:
     """Manifest entries of a kernel's parameters in order, without offsets.
 
@@ -37,6 +41,7 @@ def describe_parameters(
       arguments: what it is launched with: TMA copy atoms, pointers, Int32 and Int64 values.
       tma_infos: by operand, the `TmaInfo` that each atom came from.
       multicast: by operand, the CTAs that share a tile and load a part each; 1 where not named.
+      l2_promotion: what L2 fetches at least from device memory where a tensor map's copy misses it.
 
     Raises:
       TypeError: an argument that the launcher could not make.
@@ -47,7 +52,8 @@ def describe_parameters(
             raise TypeError(f"{kernel.__name__} takes {names}, but {len(arguments)} arguments are passed")
         arguments = dict(zip(names, arguments, strict=True))
     multicast = multicast or {}
-    return [_describe(name, argument, tma_infos, multicast) for name, argument in arguments.items()]
+    described = [_describe(name, argument, tma_infos, multicast) for name, argument in arguments.items()]
+    return [{**p, "l2_promotion": l2_promotion} if p["kind"] == "tensor_map" else p for p in described]
 
 
 def _describe(name: str, argument: object, tma_infos: dict[str, object], multicast: dict[str, int]) -> dict:
@@ -106,7 +112,6 @@ def _describe_tensor_map(operand: str, info, sharers: int) -> dict:
         "element_strides": [1] * len(axes),
         "swizzle": SWIZZLES[info.smem_layout.inner.num_bits],
         "interleave": "none",
-        "l2_promotion": "128B",
         "fill": "zeros",
     }
 

@@ -49,7 +49,7 @@ def sweep_of_another_device(tmp_path, monkeypatch):
 
 
 def test_a_fit_explains_the_sweep_better_than_the_defaults(sweep_of_another_device):
-    groups = fit.measurements([sweep_of_another_device])
+    groups = fit.measurements([sweep_of_another_device], "sm_90a")
     fitted = fit.fit(groups, CostParameters())
     assert fit.loss(groups, fitted) < 0.5 * fit.loss(groups, CostParameters())
     assert fitted.launch_us < 3.5
