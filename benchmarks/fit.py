@@ -68,8 +68,8 @@ def rows_by_problem(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, list[Mappi
 
 
 def typical_us(rows: Sequence[Mapping[str, Any]]) -> dict[Way, float]:
-    """Times of one problem's candidates, of kernels that still ship: means over its sweeps. GPUs of one kind differ, and
-    not every sweep had every candidate, so times are compared over what all of them measured."""
+    """Times of one problem's candidates, of kernels that still ship: means over its sweeps. GPUs of one kind differ,
+    and not every sweep had every candidate, so times are compared over what all of them measured."""
     times = [
         {way_of(c): c["measured_us"] for c in row["candidates"] if catalog.find(c["kernel"]) is not None}
         for row in rows

@@ -30,7 +30,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--set", action="append", choices=list(sets), dest="names", help="repeatable; default: all")
     parser.add_argument("--problem", action="append", default=[], help="only problems whose label holds it; repeatable")
     parser.add_argument("--candidates", type=int, default=12, help="kernels for each problem, by prediction")
-    parser.add_argument("--kernel", action="append", default=[], help="only kernels named so, as in a shell; repeatable")
+    parser.add_argument(
+        "--kernel", action="append", default=[], help="only kernels named so, as in a shell; repeatable"
+    )
     parser.add_argument("--raster", action="append", default=[], help="GROUP/ALONG to try with them; repeatable")
     parser.add_argument("--samples", type=int, default=15)
     parser.add_argument("--peers", action="store_true", help="time jnp.dot beside them, which takes XLA a search each")

@@ -126,8 +126,8 @@ class Kernel:
         # Claimed tiles: the record is read while the last wgmmas run, since its latency shows between short tiles.
         # Ping-pong hides it behind the other warpgroup. A trace takes the fetch for the end of a tile.
         self.fetches_early = variant.schedule == "dynamic" and not (variant.pingpong or variant.traced)
-        # Whole tiles are claimed where k is short, and rows of 256 bytes are read by one CTA at once: fetched whole, k = 128
-        # takes 2% less. Where a CTA comes back for the second half later, as at k = 512, it takes 3% more.
+        # Whole tiles are claimed where k is short, and rows of 256 bytes are read by one CTA at once: fetched whole,
+        # k = 128 takes 2% less. Where a CTA comes back for the second half later, as at k = 512, it takes 3% more.
         claims_whole_tiles = variant.schedule == "dynamic" and not variant.stream_k
         self.l2_promotion = "256B" if claims_whole_tiles else "128B"
         self.claim_counter_bytes = tile_scheduler_sm90.COUNTER_BYTES if variant.schedule == "dynamic" else 0

@@ -36,8 +36,8 @@ LARGE = [
 ]
 
 # Large aligned problems, the last round cut by k tiles. Ping-pong hides the meetings of the parts; narrow tiles keep
-# what workers at different k read in L2. Under the power limit the shapes lie within 2% of each other, and which is first
-# changes with the problem.
+# what workers at different k read in L2. Under the power limit the shapes lie within 2% of each other, and which is
+# first changes with the problem.
 STREAM_K = [
     *(
         turns(BF16, majors, schedule, width=128, stream_k=True)
