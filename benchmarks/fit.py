@@ -7,6 +7,7 @@ what the fit is worth: how far predictions are off, and what choosing by them lo
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import json
 import math
@@ -46,6 +47,10 @@ SCALAR_PARAMETERS = (
 )
 DYNAMIC_TIE = 0.005
 """A dynamic kernel this close to the best measured is entered instead: it keeps its pace when SMs are taken away."""
+NARROW_TILE_LOSS = 0.01
+"""What a persistent kernel is taken to lose for each time that it reads the operand bytes of a 128 x 256 tile over
+again. Sweeps load a GPU for minutes, until its clock is so low that all tiles keep the tensor cores busy; on a cooler
+one narrow tiles wait for their operands: 128 x 128 loses 3 to 6% there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,14 +93,23 @@ def typical_us(rows: Sequence[Mapping[str, Any]]) -> dict[Way, float]:
     return {way: scale * statistics.geometric_mean(found) for way, found in shares.items()}
 
 
+def narrow_tile_factor(kernel: Kernel) -> float:
+    """See NARROW_TILE_LOSS."""
+    if kernel.launch_grid != "workers":
+        return 1.0
+    m, n, _ = kernel.cta_tile
+    return 1 + NARROW_TILE_LOSS * ((m + n) / (m * n) / ((128 + 256) / (128 * 256)) - 1)
+
+
 def measurements(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, list[Measured]]:
-    """Candidates by problem key."""
+    """Candidates by problem key, with what narrow tiles are taken to lose."""
     found: dict[str, list[Measured]] = {}
     for key, rows in rows_by_problem(sweeps).items():
         called = planner.plan(problem_of(rows[0]), devices=[REFERENCE_DEVICES[family]]).problem
         for (name, group, along, split_k, k_parts), us in typical_us(rows).items():
             kernel = catalog.find(name)
             if kernel is not None:
+                us *= narrow_tile_factor(kernel)
                 found.setdefault(key, []).append(Measured(called, kernel, (group, along), split_k, k_parts, us))
     return found
 
@@ -163,15 +177,18 @@ def table(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
 
 
 def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The best candidate of a problem's sweeps; None if none of them ships. A dynamic kernel is taken where it is
-    tied."""
-    typical = typical_us(rows)
+    """The best candidate of a problem's sweeps, of those that half of them have: one GPU's luck does not decide. None
+    if none ships. A dynamic kernel is taken where it is tied."""
+    found = collections.Counter(way_of(candidate) for row in rows for candidate in row["candidates"])
+    typical = {way: us for way, us in typical_us(rows).items() if found[way] >= len(rows) // 2}
     if not typical:
         return None
-    least = min(typical.values())
-    tied = {way: us for way, us in typical.items() if us <= least * (1 + DYNAMIC_TIE)}
+    shipping = {kernel.name: kernel for kernel in catalog.kernels()}
+    weighed = {way: us * narrow_tile_factor(shipping[way[0]]) for way, us in typical.items()}
+    least = min(weighed.values())
+    tied = {way: us for way, us in weighed.items() if us <= least * (1 + DYNAMIC_TIE)}
     dynamic = {way: us for way, us in tied.items() if "dynamic" in way[0]}
-    way = min(dynamic or tied, key=typical.__getitem__)
+    way = min(dynamic or tied, key=weighed.__getitem__)
     return {
         "kernel": way[0], "raster_group": way[1], "raster_along": way[2], "split_k": way[3], "k_parts": way[4],
         "measured_us": round(typical[way], 2),

@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     family = suite.require_device(parser)
-    rasters = [tuple(map(int, raster.split("/"))) for raster in args.raster] or RASTERS
+    rasters = [(int(group), int(along)) for group, along in (raster.split("/") for raster in args.raster)] or RASTERS
     problems = [
         (name, data)
         for name in args.names or sets

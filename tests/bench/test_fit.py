@@ -68,8 +68,9 @@ def test_the_table_holds_the_fastest_kernel_that_still_ships(sweep_of_another_de
 
 def test_dynamic_is_entered_where_it_ties(sweep_of_another_device):
     row = sweep_of_another_device["rows"][0]
-    dynamic = next(k.name for k in catalog.kernels("sm_90a") if k.schedule == "dynamic")
     first = row["candidates"][0]
+    tile = catalog.find(first["kernel"]).cta_tile
+    dynamic = next(k.name for k in catalog.kernels("sm_90a") if k.schedule == "dynamic" and k.cta_tile == tile)
     for ties, expected in ((0.9, dynamic), (1.1, first["kernel"])):
         tied = {**first, "kernel": dynamic, "measured_us": first["measured_us"] * (1 + ties * fit.DYNAMIC_TIE)}
         content = fit.table([{**sweep_of_another_device, "rows": [{**row, "candidates": [first, tied]}]}], "sm_90a")
@@ -92,3 +93,19 @@ def test_sweeps_of_one_problem_are_compared_over_what_all_measured():
     assert abs(found["measured_us"] - 150.14 * 190 / 214.94) < 0.1
     gone = {"kernel": "gone", "raster_group": 8, "raster_along": 0, "split_k": 1, "measured_us": 1.0}
     assert fit.best_of([{"candidates": [gone]}]) is None
+
+
+def test_one_sweep_of_many_does_not_decide():
+    fast, slow = [k.name for k in catalog.kernels("sm_90a") if k.schedule == "nonpersistent"][:2]
+    facts = {"raster_group": 8, "raster_along": 0, "split_k": 1}
+    slower = {"kernel": slow, **facts, "measured_us": 110.0}
+    lucky = {"candidates": [slower, {"kernel": fast, **facts, "measured_us": 100.0}]}
+    assert fit.best_of([lucky, *3 * [{"candidates": [slower]}]])["kernel"] == slow
+    assert fit.best_of([*2 * [lucky], *2 * [{"candidates": [slower]}]])["kernel"] == fast
+
+
+def test_of_two_that_are_as_fast_the_wider_tile_is_entered():
+    by_tile = {k.cta_tile[:2]: k.name for k in catalog.kernels("sm_90a") if k.schedule == "static"}
+    facts = {"raster_group": 8, "raster_along": 0, "split_k": 1, "measured_us": 100.0}
+    rows = [{"candidates": [{"kernel": by_tile[tile], **facts} for tile in ((128, 128), (128, 256))]}]
+    assert fit.best_of(rows)["kernel"] == by_tile[128, 256]
