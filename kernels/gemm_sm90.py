@@ -8,22 +8,20 @@ out. Operands or results that TMA cannot address are copied by threads instead (
 tiles leave from the registers (`register_store`).
 """
 
-import math
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
-from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
-from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_ptr
+from cutlass.cute.nvgpu import warpgroup
 from cutlass.memory import SmemAllocator
 
 from kernels import epilogue, split_k, stream_k, tile_scheduler_sm90, tile_trace
-from kernels.cluster_k import ClusterSums, slices_of, wait_for_exchange
+from kernels.cluster_k import ClusterSums, wait_for_exchange
 from kernels.element_copies import ElementLoad, StridedMatrix
+from kernels.gemm_sm90_shape import WARPGROUP_THREADS, WARPGROUP_WARPS, WGMMA_ROWS, KernelShape
 from kernels.load_pipeline import LoadPipeline
 from kernels.parameters import describe_parameters
 from kernels.raster import tiles_along
-from kernels.register_store import QUAD_COLUMNS, RegisterStore
+from kernels.register_store import RegisterStore
 from kernels.split_k import PartialSums
 from kernels.stream_k import CutSums
 from kernels.tile_scheduler import WorkGrid, cluster_rank
@@ -31,175 +29,17 @@ from kernels.tma_copies import OperandTiles, coordinates, store_tensor_map
 from kernels.turns import Turns
 from kernels.variant import Variant
 
-SHARED_MEMORY_BYTES = 232448  # what one CTA may take of an SM
-SM_SHARED_MEMORY_BYTES = 233472  # what all CTAs of an SM take together, with
-RESERVED_BYTES = 1024  # of the system's in each
-BARRIER_BYTES = 1024
-WARPGROUP_THREADS = 128
-WARPGROUP_WARPS = 4
-WGMMA_ROWS = 64
-DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, "float32": cutlass.Float32}
-MOST_STAGES = 12  # enough to cover the memory's latency with the narrowest tiles
 LOAD_WARP, SCHEDULER_WARP = 0, 1
 EPILOGUE_BARRIER = 1  # named barriers: one for each consumer warpgroup; `Turns` has 3 and 4
 START_BARRIER = 5
-MOST_CHAINED_VALUES = 64  # sums of a thread that there is room for twice
-FEW_ACCUMULATORS = 32  # of a thread: so few registers need not be moved from the producers to the consumers
 
 
-def consumer_warpgroups(variant: Variant) -> int:
-    """Two, or as many as a tile of another height has parts of the 64 rows of a wgmma: one or three."""
-    parts = variant.cta_tile[0] // WGMMA_ROWS
-    return parts if parts in (1, 3) and not variant.pingpong else 2
-
-
-class Kernel:
+class Kernel(KernelShape):
     """The traceable kernel of one variant."""
 
     def __init__(self, variant: Variant):
-        self.variant = variant
-        self.a_dtype, self.b_dtype, _, self.d_dtype = (DTYPES[name] for name in variant.dtypes)
-        self.tile_m, self.tile_n, self.tile_k = variant.cta_tile
-        self.cluster_m, self.cluster_n = variant.cluster
-        self.sharing_ctas = self.cluster_m * self.cluster_n  # that multicast to one another
-        self.cluster = (self.cluster_m, self.cluster_n, variant.cluster_k)
-        self.cluster_size = math.prod(self.cluster)
-        a_major, b_major, d_major = variant.majors
-        self.a_tiles = OperandTiles("a", self.a_dtype, a_major != "k", self.tile_m, self.tile_k, self.cluster_n)
-        self.b_tiles = OperandTiles("b", self.b_dtype, b_major != "k", self.tile_n, self.tile_k, self.cluster_m)
-        self.d_is_m_major = d_major == "m"
-        self.loads_elements = variant.operand_copies == "elements"
-        self.stores_elements = variant.output_copies == "elements"
-        self.stores_registers = variant.output_copies == "registers"
-        self.consumers = consumer_warpgroups(variant)
-        if self.loads_elements and self.cluster_size > 1:
-            raise ValueError(f"{variant}: element copies cannot multicast")
-        if variant.pingpong and (variant.split_k or variant.schedule == "nonpersistent"):
-            raise ValueError(f"{variant}: ping-pong takes turns over many whole tiles of a worker")
-        if variant.stream_k and (variant.split_k or variant.schedule == "nonpersistent" or variant.chain_k_tiles):
-            raise ValueError(f"{variant}: stream-K is for workers that live on, and cuts k by itself")
-        if variant.stream_k and variant.traced:
-            raise ValueError(f"{variant}: a trace has one row for each tile, not for its parts")
-        if self.consumers == 3 and self.loads_elements:
-            raise ValueError(f"{variant}: producers of elements leave no registers for three warpgroups")
-        plain = variant.schedule == "nonpersistent" and self.sharing_ctas == 1 and self.tile_m <= 128
-        if variant.cluster_k > 1 and (not plain or self.loads_elements):
-            raise ValueError(f"{variant}: cluster_k is for one tile of TMA operands in each cluster")
-        if self.stores_registers and (variant.split_k or variant.stream_k or variant.cluster_k > 1):
-            raise ValueError(f"{variant}: stores from registers are of tiles that one CTA computes whole")
-        if self.stores_registers and (self.d_is_m_major or self.d_dtype.width != 16 or self.tile_n % QUAD_COLUMNS):
-            raise ValueError(f"{variant}: stores from registers are of {QUAD_COLUMNS} 16-bit columns of an n-major D")
-        self.threads = WARPGROUP_THREADS * (1 + self.consumers)
-        self.warpgroups = 1 if variant.pingpong else self.consumers  # that share a tile: each has some of its rows
-        self.wg_m, self.wg_n = self.tile_m // self.warpgroups, self.tile_n
-        self.values = self.wg_m * self.wg_n // WARPGROUP_THREADS  # accumulators of a thread
-        self.stage_bytes = self.a_tiles.bytes + self.b_tiles.bytes
-        if variant.chain_k_tiles and (variant.pingpong or self.values > MOST_CHAINED_VALUES):
-            raise ValueError(f"{variant}: no registers for two sets of {self.values} sums")
-        # Where CTAs share a tile by parts of k, each adds up and stores a slice of the columns.
-        self.slices = slices_of(self.wg_n, variant.cluster_k) if variant.cluster_k > 1 else 1
-        # Staging slots of each consumer warpgroup: one is filled while the other is read, where there is room for two.
-        self.store_slots = 1 if self.stores_elements and self.consumers == 3 else 2
-        if self.stores_registers:
-            self.store_slots = 0
-        self.slot_shape, self.stages, self.spare_bytes = self.share_out_shared_memory()
-        threads = self.consumers * WARPGROUP_THREADS
-        exchange = ClusterSums.exchange_bytes(variant.cluster_k, self.slices, self.values, threads)
-        if variant.cluster_k > 1 and exchange > self.stages * self.stage_bytes:
-            raise ValueError(f"{variant}: {exchange} bytes of sums do not fit where the stages lie")
-        # Where there is room beside the stages, nobody waits until all have read their last stage.
-        self.exchange_bytes = exchange
-        self.exchange_is_apart = variant.cluster_k > 1 and exchange <= self.spare_bytes
-        # An accumulator of 160 registers and more leaves too few for everything else at 232.
-        heavy = self.values >= 160
-        counts = variant.stream_k and variant.schedule == "dynamic"  # the scheduler warp cuts shares
-        self.producer_registers, self.consumer_registers = (24, 240) if heavy and not counts else (40, 232)
-        if self.consumers == 3:  # four warpgroups share 512 registers a lane
-            self.producer_registers, self.consumer_registers = (32, 160)
-        if variant.ctas_per_sm > 1 and self.values > FEW_ACCUMULATORS:
-            raise ValueError(f"{variant}: {self.values} accumulators of a thread leave no registers for another CTA")
-        if self.loads_elements:  # the producers hold what they load in registers
-            self.producer_registers, self.consumer_registers = 232, 136
-        # Handing registers over takes 0.1 us of every CTA: seen where a whole launch takes 2.6.
-        self.hands_over_registers = self.loads_elements or (self.consumers > 1 and self.values > FEW_ACCUMULATORS)
-        self.uses_scratch = variant.split_k or variant.stream_k or variant.schedule == "dynamic" or variant.traced
-        # Claimed tiles: the record is read while the last wgmmas run, since its latency shows between short tiles.
-        # Ping-pong hides it behind the other warpgroup. A trace takes the fetch for the end of a tile.
-        self.fetches_early = variant.schedule == "dynamic" and not (variant.pingpong or variant.traced)
-        # Whole tiles are claimed where k is short, and rows of 256 bytes are read by one CTA at once: fetched whole,
-        # k = 128 takes 2% less. Where a CTA comes back for the second half later, as at k = 512, it takes 3% more.
-        claims_whole_tiles = variant.schedule == "dynamic" and not variant.stream_k
-        self.l2_promotion = "256B" if claims_whole_tiles else "128B"
-        self.claim_counter_bytes = tile_scheduler_sm90.COUNTER_BYTES if variant.schedule == "dynamic" else 0
+        super().__init__(variant)
         self.entry = self
-        self.parameters: list[dict] = []
-        self.facts = self.scratch_facts()
-
-    def share_out_shared_memory(self) -> tuple[tuple[int, int], int, int]:
-        """(Rows, columns) of a staging slot, stages, and bytes left: slots are halved where that makes room for a
-        stage."""
-        shape = epilogue.slot_shape(self.wg_n // self.slices, self.d_dtype.width // 8, self.stores_elements)
-        ctas = self.variant.ctas_per_sm
-        bytes_ = SHARED_MEMORY_BYTES if ctas == 1 else SM_SHARED_MEMORY_BYTES // ctas - RESERVED_BYTES
-        choices = []
-        for columns in (shape[1], shape[1] // 2):
-            slots = self.consumers * self.store_slots * shape[0] * columns * self.d_dtype.width // 8
-            room = bytes_ - BARRIER_BYTES - slots
-            choices.append(((shape[0], columns), room // self.stage_bytes, room))
-        whole, halved = choices
-        may_halve = not self.stores_elements and shape[1] >= 32
-        slot, most, room = halved if may_halve and halved[1] > whole[1] else whole
-        stages = self.variant.stages or min(most, MOST_STAGES)
-        if stages < 2 or stages > most:
-            raise ValueError(f"{self.variant}: {stages} stages of {self.stage_bytes} bytes do not fit, {most} would")
-        return slot, stages, room - stages * self.stage_bytes
-
-    def scratch_facts(self) -> dict:
-        """Manifest fields of the scratch that the launcher provides: counters first, then partial sums."""
-        counters = self.claim_counter_bytes + (split_k.COUNTER_BYTES if self.variant.split_k else 0)
-        scratch = {
-            "counter_bytes": counters,
-            "partial_bytes_per_element": 4 if self.variant.split_k else 0,
-            "zeroed_bytes": counters,
-        }
-        if self.variant.stream_k:
-            scratch["counter_bytes"] = counters + CutSums.scratch_bytes(self.variant.cta_tile)
-            scratch["zeroed_bytes"] = counters + stream_k.COUNTER_BYTES
-        if self.variant.traced:
-            scratch = tile_trace.SCRATCH_FACTS
-        records = tile_scheduler_sm90.RECORD_STAGES if self.variant.schedule == "dynamic" else 0
-        return {
-            "scratch": scratch,
-            "record_stages": records,
-            "cluster_k": self.variant.cluster_k,
-            "ctas_per_sm": self.variant.ctas_per_sm,
-        }
-
-    def arguments(self) -> tuple:
-        """Stand-ins for what `__call__` takes: types, majors and alignments without memory."""
-
-        def operand(dtype, contiguous_first: bool):
-            sizes = [cute.sym_int(), cute.sym_int(), cute.sym_int()]
-            sizes[0 if contiguous_first else 1] = cute.sym_int(divisibility=128 // dtype.width)
-            order = (0, 1, 2) if contiguous_first else (1, 0, 2)
-            return make_fake_compact_tensor(dtype, tuple(sizes), stride_order=order, assumed_align=16)
-
-        tensors = (
-            operand(self.a_dtype, self.a_tiles.is_mn_major),
-            operand(self.b_dtype, self.b_tiles.is_mn_major),
-            operand(self.d_dtype, self.d_is_m_major),
-        )
-        d_alignment = RegisterStore.ACCESS_BYTES if self.stores_registers else self.d_dtype.width // 8
-        pointers = tuple(
-            make_ptr(dtype, 16, cute.AddressSpace.gmem, assumed_align=alignment)
-            for dtype, alignment in (
-                (self.a_dtype, self.a_dtype.width // 8),
-                (self.b_dtype, self.b_dtype.width // 8),
-                (self.d_dtype, d_alignment),
-                (cutlass.Uint8, 16),
-            )
-        )
-        return (tensors, pointers, Int32(1), Int64(1), make_fake_stream())
 
     @cute.jit
     def __call__(self, tensors: tuple, pointers: tuple, any_int32: Int32, any_int64: Int64, stream):
@@ -608,15 +448,6 @@ class Kernel:
             tiled_mma.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
 
-    def tiled_mma(self, columns: int) -> cute.TiledMma:
-        """A warpgroup's MMA over `columns` of its part of the tile."""
-        majors = [
-            OperandMajorMode.MN if tiles.is_mn_major else OperandMajorMode.K for tiles in (self.a_tiles, self.b_tiles)
-        ]
-        shape = (64, columns, 16)
-        op = warpgroup.MmaF16BF16Op(self.a_dtype, Float32, shape, warpgroup.OperandSource.SMEM, *majors)
-        return cute.make_tiled_mma(cute.make_mma_atom(op), (1, 1, 1))
-
     @cute.jit
     def start(self, warp: Int32):
         """Barriers are initialised before anyone signals them.
@@ -637,14 +468,3 @@ class Kernel:
                 cute.arch.barrier_arrive(barrier_id=START_BARRIER, number_of_threads=self.threads)
             else:
                 cute.arch.barrier(barrier_id=START_BARRIER, number_of_threads=self.threads)
-
-    def slot_layout(self, slots: int) -> cute.ComposedLayout:
-        return epilogue.slot_layout(self.d_dtype, self.d_is_m_major, self.slot_shape, slots)
-
-    def part(self, stages: cute.Tensor, rows: int, index: Int32) -> cute.Tensor:
-        """Rows index * rows to (index + 1) * rows of every stage."""
-        return cute.local_tile(stages, (rows, self.tile_k, self.stages), (index, 0, 0))
-
-    def tensor_at(self, bytes_: cute.Pointer, dtype, layout: cute.ComposedLayout) -> cute.Tensor:
-        """The swizzled tensor that begins at `bytes_`, a multiple of 1024."""
-        return cute.make_tensor(cute.recast_ptr(bytes_, layout.inner, dtype=dtype), layout.outer)
