@@ -19,7 +19,7 @@ from jax_clc.bench.measure import measure
 from jax_clc.bench.race import Effort
 from jax_clc.cli.progress import ProgressLine
 
-EFFORT = Effort(samples=31, warmup_us=400_000.0)
+EFFORT = Effort(samples=31, warmup_us=250_000.0)
 """At the power limit samples of one kernel differ by 2 to 4%: their median needs many. The limit takes hold only after
 a while of work, as it does in training."""
 

@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         "failed": [],
     }
     line = ProgressLine(len(problems))
-    effort = Effort(samples=args.samples, sample_us=1500.0, warmup_us=300_000.0)
+    effort = Effort(samples=args.samples, sample_us=1500.0, warmup_us=150_000.0)
     for name, data in problems:
         line.start(f"{name} {results.label(data)}")
         problem = results.problem_of(data)

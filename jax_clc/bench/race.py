@@ -14,12 +14,15 @@ from jax_clc.bench.device_timer import Sample, Timer
 from jax_clc.bench.operands import Product
 
 MAX_CALLS_PER_SAMPLE = 32
+SETTLED = 0.005
+"""Two stretches of warming up whose rounds differ by less than this share show that the clocks have settled."""
+MAX_WARMUPS = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
     """How long to measure. A sample is a few calls in a row, so that launch gaps do not let the device cool down; all
-    contestants in turn warm it up."""
+    contestants in turn warm it up, in stretches of `warmup_us`."""
 
     samples: int = 15
     sample_us: float = 2000.0
@@ -83,10 +86,7 @@ def race(
         work(name, 3)()
         estimates[name] = (time.perf_counter() - start) * 1e6 / 3
     calls = max(1, min(MAX_CALLS_PER_SAMPLE, round(effort.sample_us / min(estimates.values()))))
-    start = time.perf_counter()
-    while (time.perf_counter() - start) * 1e6 < effort.warmup_us:
-        for name in contestants:
-            work(name, calls)()
+    warm_up([work(name, calls) for name in contestants], effort.warmup_us)
 
     names = list(contestants)
     with timer.session() as session:
@@ -100,6 +100,25 @@ def race(
     for sample in session.samples:
         by_name[sample.key].append(sample)
     return {name: summarise(samples, calls) for name, samples in by_name.items()}
+
+
+def warm_up(works: Sequence[Callable[[], None]], stretch_us: float) -> int:
+    """Runs all of `works` in turns, in stretches of that many microseconds or one round, until one takes as long a
+    round as the one before it: a large product brings the GPU to its power limit, and the clock falls for a while.
+    Returns the number of stretches, `MAX_WARMUPS` at most."""
+    before = float("inf")
+    for stretch in range(1, MAX_WARMUPS + 1):
+        start, rounds, elapsed_us = time.perf_counter(), 0, 0.0
+        while rounds == 0 or elapsed_us < stretch_us:
+            for work in works:
+                work()
+            rounds += 1
+            elapsed_us = (time.perf_counter() - start) * 1e6
+        round_us = elapsed_us / rounds
+        if abs(round_us - before) <= SETTLED * round_us:
+            return stretch
+        before = round_us
+    return MAX_WARMUPS
 
 
 def summarise(samples: Sequence[Sample], calls: int) -> Timing:

@@ -6,7 +6,7 @@ import pytest
 
 from jax_clc.bench import check, operands, results
 from jax_clc.bench.device_timer import Activity, Sample, WallTimer
-from jax_clc.bench.race import Effort, race, summarise
+from jax_clc.bench.race import MAX_WARMUPS, Effort, race, summarise, warm_up
 from jax_clc.planning import GemmProblem
 
 EFFORT = Effort(samples=4, sample_us=1.0, warmup_us=1.0)
@@ -28,6 +28,21 @@ def test_contestants_run_in_turns_and_operands_rotate():
     assert measured == ["a", "b", "b", "a", "a", "b", "b", "a"]
     own = [operand for name, operand in calls if name == "a"]
     assert own == [i % 3 for i in range(len(own))]
+
+
+def test_warming_up_goes_on_until_rounds_take_as_long_as_before(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("jax_clc.bench.race.time.perf_counter", lambda: now[0])
+
+    def contestant(slower_until, pace):
+        def work():
+            now[0] += 100e-6 * (1 + pace * min(now[0], slower_until))
+
+        return work
+
+    assert warm_up([contestant(0.0, 0.0)], 10_000.0) == 2
+    assert warm_up([contestant(now[0] + 0.025, 10.0)], 10_000.0) == 5
+    assert warm_up([contestant(1e9, 10.0)], 10_000.0) == MAX_WARMUPS
 
 
 def test_a_summary_is_per_call_and_lists_what_one_call_did():
