@@ -115,3 +115,10 @@ def test_a_kernel_depends_on_the_files_that_it_imports_and_on_no_other():
     hopper_files = {path.name for path in build.kernel_sources("kernels.gemm_sm90")}
     assert {"gemm_sm90.py", "raster.py", "split_k.py", "tile_scheduler.py"} <= hopper_files
     assert not hopper_files & {"gemm_sm100.py", "variants.py", "variants_sm90.py", "compile.py"}
+
+
+@pytest.mark.parametrize(("schedule", "promotion"), [("dynamic", "256B"), ("static", "128B")])
+def test_kernels_that_claim_whole_tiles_fetch_whole_rows_of_short_k(tmp_path, schedule, promotion):
+    entry = build.compile_variant(hopper(BF16, "kkn", (128, 256), (2, 1), schedule), tmp_path)
+    maps = [p for p in entry["params"] if p["kind"] == "tensor_map"]
+    assert [p["l2_promotion"] for p in maps] == 3 * [promotion]

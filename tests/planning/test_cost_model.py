@@ -46,3 +46,27 @@ def test_shared_tiles_make_the_last_round_as_long_as_it_is_full():
     assert mainloop_us(True, 12) == mainloop_us(False, 12)
     assert mainloop_us(False, 13) > 1.4 * mainloop_us(False, 12)
     assert mainloop_us(True, 13) < 1.1 * mainloop_us(True, 12)
+
+
+@pytest.mark.parametrize("stream_k", [False, True])
+def test_the_raster_that_measured_best_is_taken_where_the_tensor_cores_hide_its_traffic(stream_k):
+    device = REFERENCE_DEVICES["sm_90a"]
+    kernel = next(k for k in catalog.kernels("sm_90a") if k.schedule == "static" and k.cta_tile == (128, 256, 64))
+    kernel = dataclasses.replace(kernel, stream_k=stream_k)
+    tile_m, tile_n = kernel.cluster_tile
+
+    def raster(problem, of=kernel):
+        found = cost_model.estimate(of, problem, device)
+        return found.raster_group, found.raster_along
+
+    def least(problem):
+        rasters = [(group, along) for group in cost_model.RASTER_GROUPS for along in (0, 1)]
+        return min(rasters, key=lambda r: cost_model.estimate(kernel, problem, device, raster=r).memory_bytes)
+
+    extent = cost_model.GROUP_EXTENT["sm_90a"]
+    large = GemmProblem.compact(8192, 8192, 8192)
+    assert raster(large) == ((extent // tile_n, 0) if stream_k else (extent // tile_m, 1))
+    # k is so short that the memory decides, and one round of tiles walks along its group: the least traffic.
+    short = GemmProblem.compact(65536, 512, 64)
+    assert raster(short) == least(short)
+    assert raster(large, dataclasses.replace(kernel, launch_grid="tiles")) == least(large)
