@@ -49,8 +49,8 @@ DYNAMIC_TIE = 0.005
 """A dynamic kernel this close to the best measured is entered instead: it keeps its pace when SMs are taken away."""
 NARROW_TILE_LOSS = 0.01
 """What a persistent kernel is taken to lose for each time that it reads the operand bytes of a 128 x 256 tile over
-again. Sweeps load a GPU for minutes, until its clock is so low that all tiles keep the tensor cores busy; on a cooler
-one narrow tiles wait for their operands: 128 x 128 loses 3 to 6% there."""
+again. Sweeps load a GPU for minutes, under its power limit; at 1980 MHz 128 x 128 tiles lose 5% against 128 x 256 at
+8192^3 (docs/notes/hopper_kernels.md)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +72,15 @@ def rows_by_problem(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, list[Mappi
     return rows
 
 
+def shipping() -> dict[str, Kernel]:
+    return {kernel.name: kernel for kernel in catalog.kernels()}
+
+
 def typical_us(rows: Sequence[Mapping[str, Any]]) -> dict[Way, float]:
     """Times of one problem's candidates, of kernels that still ship: means over its sweeps. GPUs of one kind differ,
     and not every sweep had every candidate, so times are compared over what all of them measured."""
-    times = [
-        {way_of(c): c["measured_us"] for c in row["candidates"] if catalog.find(c["kernel"]) is not None}
-        for row in rows
-    ]
+    kernels = shipping()
+    times = [{way_of(c): c["measured_us"] for c in row["candidates"] if c["kernel"] in kernels} for row in rows]
     times = [row for row in times if row]
     if not times:
         return {}
@@ -103,15 +105,14 @@ def narrow_tile_factor(kernel: Kernel) -> float:
 
 def measurements(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, list[Measured]]:
     """Candidates by problem key, with what narrow tiles are taken to lose."""
-    found: dict[str, list[Measured]] = {}
+    kernels, found = shipping(), {}
     for key, rows in rows_by_problem(sweeps).items():
         called = planner.plan(problem_of(rows[0]), devices=[REFERENCE_DEVICES[family]]).problem
-        for (name, group, along, split_k, k_parts), us in typical_us(rows).items():
-            kernel = catalog.find(name)
-            if kernel is not None:
-                us *= narrow_tile_factor(kernel)
-                found.setdefault(key, []).append(Measured(called, kernel, (group, along), split_k, k_parts, us))
-    return found
+        found[key] = [
+            Measured(called, kernels[name], (group, along), split_k, parts, us * narrow_tile_factor(kernels[name]))
+            for (name, group, along, split_k, parts), us in typical_us(rows).items()
+        ]
+    return {key: group for key, group in found.items() if group}
 
 
 def predicted_us(one: Measured, costs: CostParameters) -> float:
@@ -183,8 +184,8 @@ def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     typical = {way: us for way, us in typical_us(rows).items() if found[way] >= len(rows) // 2}
     if not typical:
         return None
-    shipping = {kernel.name: kernel for kernel in catalog.kernels()}
-    weighed = {way: us * narrow_tile_factor(shipping[way[0]]) for way, us in typical.items()}
+    kernels = shipping()
+    weighed = {way: us * narrow_tile_factor(kernels[way[0]]) for way, us in typical.items()}
     least = min(weighed.values())
     tied = {way: us for way, us in weighed.items() if us <= least * (1 + DYNAMIC_TIE)}
     dynamic = {way: us for way, us in tied.items() if "dynamic" in way[0]}
