@@ -126,6 +126,12 @@ def expect(barrier: cute.Pointer, size_bytes: int, *, loc=None, ip=None):
 
 
 @dsl_user_op
+def computed_here(value: Int32, *, loc=None, ip=None) -> Int32:
+    """`value`, by an instruction that stays in order with the barriers and fences of this file."""
+    return Int32(assemble("mov.b32 $0, $1;", [value], Int32, loc=loc, ip=ip))
+
+
+@dsl_user_op
 def fence_release_shared(*, loc=None, ip=None):
     """What this thread has done to its CTA's shared memory comes before what another thread of the cluster does after
     it has seen this thread's next (relaxed) arrival and fenced."""

@@ -24,12 +24,12 @@ from kernels.raster import tiles_along
 from kernels.register_store import RegisterStore
 from kernels.split_k import PartialSums
 from kernels.stream_k import CutSums
-from kernels.tile_scheduler import WorkGrid, cluster_rank
+from kernels.tile_scheduler import WorkGrid, cluster_rank, launched_cluster
 from kernels.tma_copies import OperandTiles, coordinates, store_tensor_map
 from kernels.turns import Turns
 from kernels.variant import Variant
 
-LOAD_WARP, SCHEDULER_WARP = 0, 1
+LOAD_WARP, SCHEDULER_WARP, PREFETCH_WARP = 0, 1, 2
 EPILOGUE_BARRIER = 1  # named barriers: one for each consumer warpgroup; `Turns` has 3 and 4
 START_BARRIER = 5
 
@@ -111,6 +111,9 @@ class Kernel(KernelShape):
             parts = split_k.parts_that_fit(arguments["split_k"], k_tiles, places)
         raster = arguments["raster_group"], arguments["raster_along"]
         grid = WorkGrid(m, n, batches, self.variant.cta_tile, self.cluster, *raster, parts)
+        if cutlass.const_expr(self.prefetches):
+            if warp == PREFETCH_WARP:
+                self.prefetch(grid, k_tiles, stages_a, stages_b, arguments)
         scratch = arguments["scratch"] if self.uses_scratch else None
         scheduler = self.make_scheduler(shared, grid, scratch, k_tiles)
         if warp == LOAD_WARP:
@@ -120,21 +123,24 @@ class Kernel(KernelShape):
                     ClusterSums.expect(exchange[1], self.exchange_bytes)
                 scheduler.initialize_barriers()
             cute.arch.mbarrier_init_fence()
-        self.start(warp)
+        self.arrive_at_start(warp)
 
         if warp < WARPGROUP_WARPS:
             if cutlass.const_expr(self.loads_elements):
                 cute.arch.setmaxregister_increase(self.producer_registers)
+                self.wait_for_start()
                 self.load_elements(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
             else:
                 if cutlass.const_expr(self.hands_over_registers):
                     cute.arch.setmaxregister_decrease(self.producer_registers)
                 if warp == LOAD_WARP:
                     self.load(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
-                if cutlass.const_expr(self.variant.schedule == "dynamic"):
-                    if warp == SCHEDULER_WARP:
-                        if cluster_rank(self.cluster) == 0:
-                            self.schedule(scheduler)
+                elif cutlass.const_expr(self.variant.schedule != "dynamic"):
+                    self.wait_for_start()
+                elif (warp == SCHEDULER_WARP) & (cluster_rank(self.cluster) == 0):
+                    self.schedule(scheduler)
+                else:
+                    self.wait_for_start()
             if cutlass.const_expr(self.variant.cluster_k > 1):
                 wait_for_exchange(self.exchange_is_apart)
             self.finish(scheduler)
@@ -170,7 +176,9 @@ class Kernel(KernelShape):
     def schedule(self, scheduler):
         """The scheduler warp of the cluster's first CTA: asks for a tile when the one before has been started."""
         scheduler = scheduler.clone()
-        scheduler.ask_for_initial_work()
+        initial = scheduler.take_initial_work()
+        self.wait_for_start()
+        scheduler.send_initial_work(initial)
         work = scheduler.initial_work()
         while work.is_valid:
             scheduler.advance_to_next_work()
@@ -200,21 +208,50 @@ class Kernel(KernelShape):
             count = cutlass.select_(begin < end, end - begin, Int32(1))
         return first, count
 
+    def place_in_cluster(self, rank: Int32) -> tuple[Int32, Int32]:
+        """Where a CTA stands: (along m, along n)."""
+        return rank % self.cluster_m, rank // self.cluster_m % self.cluster_n
+
+    def slabs(self, stages_a, stages_b, arguments: dict):
+        """(Source, target) of this CTA's copies of A, and of B, as `OperandTiles.partition` gives them."""
+        m, n, k, batches = (arguments[name] for name in "mnkl")
+        place_m, place_n = self.place_in_cluster(cluster_rank(self.cluster))
+        return (
+            self.a_tiles.partition(arguments["tensor_map_a"], stages_a, self.stages, (m, k, batches), place_n),
+            self.b_tiles.partition(arguments["tensor_map_b"], stages_b, self.stages, (n, k, batches), place_m),
+        )
+
+    @cute.jit
+    def prefetch(self, grid: WorkGrid, k_tiles, stages_a, stages_b, arguments):
+        """The prefetch warp: this CTA's first k tile, into L2, while the load warp initialises the barriers."""
+        place_m, place_n = self.place_in_cluster(cluster_rank(self.cluster))
+        (source_a, _), (source_b, _) = self.slabs(stages_a, stages_b, arguments)
+        work = grid.only_work_tile(launched_cluster(self.cluster))
+        first_k, _ = self.k_range(work, grid, k_tiles)
+        slab_a = source_a[(None, *self.a_tiles.slab_index(work.tile_m, first_k, place_n), work.batch)]
+        slab_b = source_b[(None, *self.b_tiles.slab_index(work.tile_n, first_k, place_m), work.batch)]
+        cute.prefetch(arguments["tensor_map_a"], slab_a)
+        cute.prefetch(arguments["tensor_map_b"], slab_b)
+
     @cute.jit
     def load(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, arguments):
         """The load warp: every k tile of every work tile, into the next free stage of this CTA and its peers."""
         scheduler = scheduler.clone()
-        m, n, k, batches = (arguments[name] for name in "mnkl")
         map_a, map_b = arguments["tensor_map_a"], arguments["tensor_map_b"]
         rank = cluster_rank(self.cluster)
-        place_m, place_n = rank % self.cluster_m, rank // self.cluster_m % self.cluster_n
-        source_a, target_a = self.a_tiles.partition(map_a, stages_a, self.stages, (m, k, batches), place_n)
-        source_b, target_b = self.b_tiles.partition(map_b, stages_b, self.stages, (n, k, batches), place_m)
+        place_m, place_n = self.place_in_cluster(rank)
+        (source_a, target_a), (source_b, target_b) = self.slabs(stages_a, stages_b, arguments)
         # CTA rank is m + cluster_m * n: A is shared along n, B along m.
         mask_a = cutlass.Int16(sum(1 << (self.cluster_m * i) for i in range(self.cluster_n)) << place_m)
         mask_b = cutlass.Int16(((1 << self.cluster_m) - 1) << (place_n * self.cluster_m))
         state = ring.producer_state()
-        work = scheduler.initial_work()
+        if cutlass.const_expr(self.variant.schedule == "dynamic"):
+            self.wait_for_start()
+            work = scheduler.initial_work()
+        else:
+            # No peer is asked where the first tile is: it is found while they come together.
+            work = scheduler.initial_work().found_here()
+            self.wait_for_start()
         while work.is_valid:
             if cutlass.const_expr(self.variant.schedule == "dynamic"):
                 if rank == 0:
@@ -334,6 +371,7 @@ class Kernel(KernelShape):
             )
 
         next_slot = Int32(0)
+        self.wait_for_start()
         state = ring.consumer_state()
         turns = Turns(warpgroup_index)
         if cutlass.const_expr(self.variant.pingpong):
@@ -449,15 +487,15 @@ class Kernel(KernelShape):
         warpgroup.commit_group()
 
     @cute.jit
-    def start(self, warp: Int32):
-        """Barriers are initialised before anyone signals them.
+    def arrive_at_start(self, warp: Int32):
+        """By every warp. Barriers are initialised before anyone signals them, which peers may do once all have come to
+        `wait_for_start`; what needs no peer is done in between.
 
         Where no peer does, the load warp, which has initialised them, goes on at once: its first copies are on their
         way before the other warps have come together.
         """
         if cutlass.const_expr(self.sharing_ctas > 1):
             cute.arch.cluster_arrive_relaxed()
-            cute.arch.cluster_wait()
         if cutlass.const_expr(self.exchange_is_apart):
             cute.arch.cluster_arrive_relaxed()  # the barrier that `ClusterSums.meet` waits at
         if cutlass.const_expr(self.loads_elements):
@@ -468,3 +506,8 @@ class Kernel(KernelShape):
                 cute.arch.barrier_arrive(barrier_id=START_BARRIER, number_of_threads=self.threads)
             else:
                 cute.arch.barrier(barrier_id=START_BARRIER, number_of_threads=self.threads)
+
+    def wait_for_start(self) -> None:
+        """By every warp, before it uses a barrier that a peer signals."""
+        if self.sharing_ctas > 1:
+            cute.arch.cluster_wait()

@@ -149,15 +149,13 @@ class DynamicStreamK(DynamicScheduler):
         super().__init__(grid, pipeline, counter)
         self.shares = shares
 
-    @cute.jit
-    def claim(self):
-        """Sends the next piece of the share in hand; takes a number where that is done."""
+    def claim(self) -> list[Int32]:
+        """The next piece of the share in hand; takes a number where that is done."""
         spent = self.shares.place >= self.shares.end
         self.shares.take(self.take_number(spent), spent)
         tile, *part = self.shares.next_piece()
         tile_m, tile_n, batch, _ = self.grid.place(tile)
-        self.send(0, tile, tile_m, tile_n, batch)
-        self.send(16, *part)
+        return [tile, tile_m, tile_n, batch, *part]
 
     def fetch_next_work(self) -> WorkPiece:
         words = self.pipeline.read(read_piece, 2 * RECORD_WORDS)
@@ -168,7 +166,7 @@ class DynamicStreamK(DynamicScheduler):
 
 def read_piece(record: cute.Pointer) -> list[Int32]:
     """The words of a piece's record."""
-    return [*read_record(record), *read_record(record + 16)]
+    return [*read_record(record), *read_record(record + 4 * RECORD_WORDS)]
 
 
 def make_scheduler(

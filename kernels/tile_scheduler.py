@@ -2,7 +2,8 @@
 
 A kernel makes one scheduler in every warp and walks the same loop whatever the schedule:
 
-    scheduler.ask_for_initial_work()         # the scheduler warp of the cluster's first CTA alone
+    scheduler.take_initial_work()            # the scheduler warp of the cluster's first CTA alone, where tiles are
+    scheduler.send_initial_work(...)         # claimed at run time: before and after the cluster has come together
     work = scheduler.initial_work()
     while work.is_valid:
         scheduler.note_work_started()        # the load warp of the cluster's first CTA alone
@@ -19,7 +20,7 @@ import math
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
-from kernels import raster
+from kernels import barriers, raster
 from kernels.device_values import DeviceValues
 
 
@@ -34,6 +35,14 @@ class WorkTile(DeviceValues):
         self.batch = Int32(batch)
         self.split = Int32(split)
         self.is_valid = Boolean(is_valid)
+
+    def found_here(self):
+        """The same, computed before whatever follows: no compiler puts the raster's divisions off until after a barrier
+        that they could be done at."""
+        copy = self.clone()
+        for name in ("tile_m", "tile_n", "batch"):
+            setattr(copy, name, barriers.computed_here(getattr(self, name)))
+        return copy
 
 
 class WorkGrid(DeviceValues):
@@ -120,9 +129,6 @@ class NonpersistentScheduler(DeviceValues):
     def initialize_barriers(self) -> None:
         """By one thread, before the start-up barrier: only schedulers that hand out work at run time have barriers."""
 
-    def ask_for_initial_work(self) -> None:
-        """By the scheduler warp: only a schedule whose first tile is claimed too has something to ask."""
-
     def initial_work(self) -> WorkTile:
         return self.grid.only_work_tile(launched_cluster(self.grid.cluster))
 
@@ -151,9 +157,6 @@ class StaticScheduler(DeviceValues):
 
     def initialize_barriers(self) -> None:
         """By one thread, before the start-up barrier: only schedulers that hand out work at run time have barriers."""
-
-    def ask_for_initial_work(self) -> None:
-        """By the scheduler warp: only a schedule whose first tile is claimed too has something to ask."""
 
     def initial_work(self) -> WorkTile:
         return self.grid.work_tile(self.linear)

@@ -42,10 +42,16 @@ class DynamicScheduler(DeviceValues):
     def initialize_barriers(self) -> None:
         self.pipeline.initialize_barriers()
 
-    def ask_for_initial_work(self) -> None:
+    def take_initial_work(self) -> list[Int32]:
+        """By the scheduler warp, before the peers have come together: what `send_initial_work` sends. The claim goes
+        out to memory and back meanwhile."""
+        return self.claim()
+
+    def send_initial_work(self, words: list[Int32]) -> None:
         """By the scheduler warp: the first claim waits for no tile to be started, so the throttle is opened by hand."""
         self.pipeline.note_work_started()
-        self.advance_to_next_work()
+        self.pipeline.acquire()
+        self.send(words)
 
     def initial_work(self) -> WorkTile:
         return self.fetch_next_work()
@@ -55,14 +61,13 @@ class DynamicScheduler(DeviceValues):
 
     def advance_to_next_work(self) -> None:
         self.pipeline.acquire()
-        self.claim()
+        self.send(self.claim())
 
-    @cute.jit
-    def claim(self):
-        """Takes a number; lane r sends the tile to CTA r."""
+    def claim(self) -> list[Int32]:
+        """Takes a number; returns the words of its record."""
         number = self.take_number()
         tile_m, tile_n, batch, _ = self.grid.place(number)  # k is not cut
-        self.send(0, number, tile_m, tile_n, batch)
+        return [number, tile_m, tile_n, batch]
 
     @cute.jit
     def take_number(self, condition=True) -> Int32:
@@ -77,12 +82,14 @@ class DynamicScheduler(DeviceValues):
         return cute.arch.shuffle_sync(number, 0)
 
     @cute.jit
-    def send(self, offset: int, *words: Int32):
-        """Lane r sends four words of the record to CTA r, `offset` bytes from its beginning."""
+    def send(self, words: list[Int32]):
+        """Lane r sends the record to CTA r, four words at a time."""
         lane = cute.arch.lane_idx()
         if lane < self.pipeline.shape.cluster_size:
             full = self.pipeline.full + self.pipeline.index
-            send_record(self.pipeline.record() + offset, full, lane, *words)
+            for first in cutlass.range_constexpr(0, len(words), RECORD_WORDS):
+                record = self.pipeline.record() + first * 4
+                send_record(record, full, lane, *words[first : first + RECORD_WORDS])
 
     def fetch_next_work(self) -> WorkTile:
         work = self.grid.own_tile(*self.pipeline.read(read_record, RECORD_WORDS), Int32(0))

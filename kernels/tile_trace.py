@@ -51,9 +51,12 @@ class TracedScheduler(DeviceValues):
     def initialize_barriers(self) -> None:
         self.scheduler.initialize_barriers()
 
-    def ask_for_initial_work(self) -> None:
+    def take_initial_work(self) -> list[Int32]:
         self.asked = now()
-        self.scheduler.ask_for_initial_work()
+        return self.scheduler.take_initial_work()
+
+    def send_initial_work(self, words: list[Int32]) -> None:
+        self.scheduler.send_initial_work(words)
 
     def initial_work(self) -> WorkTile:
         return self.taken(self.scheduler.initial_work())
