@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import suite
+from benchmarks.sm_clock import SmClock
 from jax_clc.bench import results
 from jax_clc.bench.check import Inexact
 from jax_clc.bench.contestants import NotApplicable
@@ -19,9 +20,9 @@ from jax_clc.bench.measure import measure
 from jax_clc.bench.race import Effort
 from jax_clc.cli.progress import ProgressLine
 
-EFFORT = Effort(samples=31, warmup_us=250_000.0)
-"""At the power limit samples of one kernel differ by 2 to 4%: their median needs many. The limit takes hold only after
-a while of work, as it does in training."""
+EFFORT = Effort(samples=31, warmup_us=1_000_000.0)
+"""At the power limit samples of one kernel differ by 2 to 4%: their median needs many of them, and a stretch of warming
+up is long. The limit takes hold only after a while of work, as it does in training."""
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
@@ -64,11 +65,13 @@ def main(argv: list[str] | None = None) -> int:
             continue
         line.start(results.label(data))
         try:
-            content["rows"].append(measure(
-                results.problem_of(data), clock, effort=Effort.quick() if args.quick else EFFORT,
-                peers=chosen.peers if args.peers is None else args.peers, requests=requests,
-                note=data.get("note", ""), progress=line.detail,
-            ))  # fmt: skip
+            with SmClock() as sm_clock:
+                row = measure(
+                    results.problem_of(data), clock, effort=Effort.quick() if args.quick else EFFORT,
+                    peers=chosen.peers if args.peers is None else args.peers, requests=requests,
+                    note=data.get("note", ""), progress=line.detail, before_race=sm_clock.begin,
+                )  # fmt: skip
+            content["rows"].append(row | {"sm_clock_mhz": sm_clock.quartiles_mhz()})
         except (Inexact, NotApplicable, RuntimeError) as error:
             print(f"\nFAILED {results.label(data)}: {error}", flush=True)
             content["failed"].append({"problem": results.label(data), "reason": str(error)[:2000]})

@@ -29,8 +29,10 @@ def measure(
     requests: Mapping[str, Mapping[str, Any]] | None = None,
     note: str = "",
     progress: Progress = lambda text: None,
+    before_race: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """A results row. `requests` maps a contestant of ours to its arguments of `matmul` (schedule, kernel, sm_limit).
+    `before_race` is called when all is compiled and checked.
 
     A contestant that cannot run is skipped with its reason; one that runs and is not exact raises Inexact.
     """
@@ -62,6 +64,7 @@ def measure(
         enter("pallas", functools.partial(best_pallas, sets=sets, timer=timer))
     if not ready:
         raise NotApplicable(f"nothing runs {problem}: {'; '.join(f'{k}: {v}' for k, v in skipped.items())}")
+    before_race()
     timings = race(ready, sets, timer, effort, lambda share: progress(f"time {share:4.0%}"))
     kernels = {name: kernel_here(problem, request) for name, request in requests.items() if name in ready}
     return results.row(problem, timings, input_sets=len(sets), kernels=kernels, note=note, skipped=skipped)
