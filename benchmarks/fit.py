@@ -178,10 +178,17 @@ def table(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
 
 
 def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The best candidate of a problem's sweeps, of those that half of them have: one GPU's luck does not decide. None
-    if none ships. A dynamic kernel is taken where it is tied."""
+    """The best candidate of a problem's sweeps. None if none ships. A dynamic kernel is taken where it is tied.
+
+    One sweep's luck does not decide: what fewer than half of them have must be faster than all that more have by what
+    lies between the quartiles of its samples.
+    """
     found = collections.Counter(way_of(candidate) for row in rows for candidate in row["candidates"])
-    typical = {way: us for way, us in typical_us(rows).items() if found[way] >= len(rows) // 2}
+    typical = typical_us(rows)
+    common = {way: us for way, us in typical.items() if found[way] >= len(rows) // 2}
+    if common:
+        limit = min(common.values())
+        typical = common | {way: us for way, us in typical.items() if us * (1 + spread_of(rows, way)) < limit}
     if not typical:
         return None
     kernels = shipping()
@@ -194,6 +201,12 @@ def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         "kernel": way[0], "raster_group": way[1], "raster_along": way[2], "split_k": way[3], "k_parts": way[4],
         "measured_us": round(typical[way], 2),
     }  # fmt: skip
+
+
+def spread_of(rows: Sequence[Mapping[str, Any]], way: Way) -> float:
+    """What lies between the quartiles of a candidate's samples, as a share of its time: the most of all sweeps."""
+    found = [candidate for row in rows for candidate in row["candidates"] if way_of(candidate) == way]
+    return max(candidate.get("spread_us", math.inf) / candidate["measured_us"] for candidate in found)
 
 
 def describe(name: str, groups: Mapping[str, Sequence[Measured]], costs: CostParameters) -> str:

@@ -102,6 +102,9 @@ def test_one_sweep_of_many_does_not_decide():
     lucky = {"candidates": [slower, {"kernel": fast, **facts, "measured_us": 100.0}]}
     assert fit.best_of([lucky, *3 * [{"candidates": [slower]}]])["kernel"] == slow
     assert fit.best_of([*2 * [lucky], *2 * [{"candidates": [slower]}]])["kernel"] == fast
+    for spread, expected in ((9.0, fast), (11.0, slow)):  # 10 us faster
+        sure = {"candidates": [slower, {"kernel": fast, **facts, "measured_us": 100.0, "spread_us": spread}]}
+        assert fit.best_of([sure, *3 * [{"candidates": [slower]}]])["kernel"] == expected
 
 
 def test_of_two_that_are_as_fast_the_wider_tile_is_entered():
