@@ -25,7 +25,7 @@ from kernels.register_store import RegisterStore
 from kernels.split_k import PartialSums
 from kernels.stream_k import CutSums
 from kernels.tile_scheduler import WorkGrid, cluster_rank, launched_cluster
-from kernels.tma_copies import OperandTiles, coordinates, store_tensor_map
+from kernels.tma_copies import OperandSlabs, OperandTiles, coordinates, store_tensor_map
 from kernels.turns import Turns
 from kernels.variant import Variant
 
@@ -212,38 +212,39 @@ class Kernel(KernelShape):
         """Where a CTA stands: (along m, along n)."""
         return rank % self.cluster_m, rank // self.cluster_m % self.cluster_n
 
-    def slabs(self, stages_a, stages_b, arguments: dict):
-        """(Source, target) of this CTA's copies of A, and of B, as `OperandTiles.partition` gives them."""
+    def slabs(self, stages_a, stages_b, arguments: dict) -> tuple[OperandSlabs, OperandSlabs]:
+        """This CTA's copies of A, and of B."""
         m, n, k, batches = (arguments[name] for name in "mnkl")
         place_m, place_n = self.place_in_cluster(cluster_rank(self.cluster))
+        # CTA rank is m + cluster_m * n: A is shared along n, B along m.
+        mask_a = cutlass.Int16(sum(1 << (self.cluster_m * i) for i in range(self.cluster_n)) << place_m)
+        mask_b = cutlass.Int16(((1 << self.cluster_m) - 1) << (place_n * self.cluster_m))
         return (
-            self.a_tiles.partition(arguments["tensor_map_a"], stages_a, self.stages, (m, k, batches), place_n),
-            self.b_tiles.partition(arguments["tensor_map_b"], stages_b, self.stages, (n, k, batches), place_m),
+            OperandSlabs(
+                self.a_tiles, arguments["tensor_map_a"], stages_a, self.stages, (m, k, batches), place_n, mask_a
+            ),
+            OperandSlabs(
+                self.b_tiles, arguments["tensor_map_b"], stages_b, self.stages, (n, k, batches), place_m, mask_b
+            ),
         )
 
     @cute.jit
     def prefetch(self, grid: WorkGrid, k_tiles, stages_a, stages_b, arguments):
         """The prefetch warp: this CTA's first k tile, into L2, while the load warp initialises the barriers."""
-        place_m, place_n = self.place_in_cluster(cluster_rank(self.cluster))
-        (source_a, _), (source_b, _) = self.slabs(stages_a, stages_b, arguments)
+        slabs_a, slabs_b = self.slabs(stages_a, stages_b, arguments)
         work = grid.only_work_tile(launched_cluster(self.cluster))
         first_k, _ = self.k_range(work, grid, k_tiles)
-        slab_a = source_a[(None, *self.a_tiles.slab_index(work.tile_m, first_k, place_n), work.batch)]
-        slab_b = source_b[(None, *self.b_tiles.slab_index(work.tile_n, first_k, place_m), work.batch)]
-        cute.prefetch(arguments["tensor_map_a"], slab_a)
-        cute.prefetch(arguments["tensor_map_b"], slab_b)
+        slab_a = slabs_a.slab(work.tile_m, first_k, work.batch)
+        slab_b = slabs_b.slab(work.tile_n, first_k, work.batch)
+        slabs_a.prefetch(slab_a)
+        slabs_b.prefetch(slab_b)
 
     @cute.jit
     def load(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, arguments):
         """The load warp: every k tile of every work tile, into the next free stage of this CTA and its peers."""
         scheduler = scheduler.clone()
-        map_a, map_b = arguments["tensor_map_a"], arguments["tensor_map_b"]
         rank = cluster_rank(self.cluster)
-        place_m, place_n = self.place_in_cluster(rank)
-        (source_a, target_a), (source_b, target_b) = self.slabs(stages_a, stages_b, arguments)
-        # CTA rank is m + cluster_m * n: A is shared along n, B along m.
-        mask_a = cutlass.Int16(sum(1 << (self.cluster_m * i) for i in range(self.cluster_n)) << place_m)
-        mask_b = cutlass.Int16(((1 << self.cluster_m) - 1) << (place_n * self.cluster_m))
+        slabs_a, slabs_b = self.slabs(stages_a, stages_b, arguments)
         state = ring.producer_state()
         if cutlass.const_expr(self.variant.schedule == "dynamic"):
             self.wait_for_start()
@@ -260,10 +261,10 @@ class Kernel(KernelShape):
             for k_tile in cutlass.range(first_k, first_k + count, unroll=1):
                 ring.acquire(state)
                 full = ring.full + state.index
-                slab_a = source_a[(None, *self.a_tiles.slab_index(work.tile_m, k_tile, place_n), work.batch)]
-                slab_b = source_b[(None, *self.b_tiles.slab_index(work.tile_n, k_tile, place_m), work.batch)]
-                self.a_tiles.copy(map_a, slab_a, target_a[(None, state.index)], full, mask_a)
-                self.b_tiles.copy(map_b, slab_b, target_b[(None, state.index)], full, mask_b)
+                slab_a = slabs_a.slab(work.tile_m, k_tile, work.batch)
+                slab_b = slabs_b.slab(work.tile_n, k_tile, work.batch)
+                slabs_a.copy(slab_a, state.index, full)
+                slabs_b.copy(slab_b, state.index, full)
                 state.advance()
             work = scheduler.fetch_next_work()
 

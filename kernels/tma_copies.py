@@ -6,6 +6,8 @@ import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
+from kernels.device_values import DeviceValues
+
 SWIZZLE_BYTES = 128
 
 
@@ -73,8 +75,8 @@ class OperandTiles:
         op = cpasync.CopyBulkTensorTileG2SMulticastOp() if multicasts else cpasync.CopyBulkTensorTileG2SOp()
         return cpasync.make_tiled_tma_atom(op, tensor, layout, self.slab)
 
-    def partition(self, tensor_map: cute.CopyAtom, stages: cute.Tensor, stage_count: int, sizes: tuple, place: Int32):
-        """(Slabs in global memory as `slab_index` counts, the slab of every stage that the CTA at `place` loads)."""
+    def boxes(self, sizes: tuple) -> cute.Tensor:
+        """Coordinates of all slabs in global memory: (rows, k) of a slab, then slabs along rows, k and batch."""
         boxes = cute.local_tile(coordinates(sizes, self.is_mn_major), self.slab, (None, None, None))
         if self.rows != self.tile_rows:
             if self.slab[0] != self.rows:
@@ -82,24 +84,54 @@ class OperandTiles:
             stride = boxes.layout.stride  # boxes as long as the tile lies, one tile apart
             stride = (*stride[:2], cute.ScaledBasis(self.tile_rows, 0), *stride[3:])
             boxes = cute.make_tensor(boxes.iterator, cute.make_layout(boxes.layout.shape, stride=stride))
-        slab = cute.local_tile(stages, (*self.slab, stage_count), (0, place, 0) if self.cuts_k else (place, 0, 0))
-        target, source = cpasync.tma_partition(
-            tensor_map, 0, cute.make_layout(1), cute.group_modes(slab, 0, 2), cute.group_modes(boxes, 0, 2)
+        return boxes
+
+
+class OperandSlabs(DeviceValues):
+    """One CTA's copies of A or B: its slab of every tile, into its part of every stage, for all CTAs that need it.
+
+    Args:
+      tiles: the operand's.
+      tensor_map: made by `tiles.load_tensor_map`.
+      stages: (rows, k, `stage_count`) in shared memory.
+      sizes: (rows, k, batches) of the operand.
+      place: of this CTA among the sharers.
+      mask: of the sharers among the CTAs of the cluster.
+    """
+
+    def __init__(
+        self, tiles: OperandTiles, tensor_map: cute.CopyAtom, stages: cute.Tensor, stage_count: int, sizes, place, mask
+    ):
+        self.tiles = tiles
+        self.tensor_map = tensor_map
+        self.place = place
+        self.mask = mask
+        slab = cute.local_tile(stages, (*tiles.slab, stage_count), (0, place, 0) if tiles.cuts_k else (place, 0, 0))
+        self.target, self.source = cpasync.tma_partition(
+            tensor_map,
+            0,
+            cute.make_layout(1),
+            cute.group_modes(slab, 0, 2),
+            cute.group_modes(tiles.boxes(sizes), 0, 2),
         )
-        return source, target
 
-    def slab_index(self, tile: Int32, k_tile: Int32, place: Int32) -> tuple[Int32, Int32]:
-        """(Along the rows, along k): the slab of that tile that the CTA at `place` loads."""
-        if self.cuts_k:
-            return tile, k_tile * self.sharers + place
-        return tile * self.sharers + place, k_tile
+    def slab(self, tile: Int32, k_tile: Int32, batch: Int32) -> cute.Tensor:
+        """This CTA's slab of a tile, in global memory."""
+        if self.tiles.cuts_k:
+            return self.source[(None, tile, k_tile * self.tiles.sharers + self.place, batch)]
+        return self.source[(None, tile * self.tiles.sharers + self.place, k_tile, batch)]
 
-    def copy(self, tensor_map: cute.CopyAtom, source, target, barrier: cute.Pointer, mask) -> None:
-        """One slab, to this CTA, or to all CTAs in `mask` where the tile is shared."""
-        if self.sharers > 1:
-            cute.copy(tensor_map, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
+    def prefetch(self, slab: cute.Tensor) -> None:
+        """Into L2."""
+        cute.prefetch(self.tensor_map, slab)
+
+    def copy(self, slab: cute.Tensor, stage: Int32, barrier: cute.Pointer) -> None:
+        """Into a stage of every sharer, completing its bytes on the barrier there."""
+        target = self.target[(None, stage)]
+        if self.tiles.sharers > 1:
+            cute.copy(self.tensor_map, slab, target, tma_bar_ptr=barrier, mcast_mask=self.mask)
         else:
-            cute.copy(tensor_map, source, target, tma_bar_ptr=barrier)
+            cute.copy(self.tensor_map, slab, target, tma_bar_ptr=barrier)
 
 
 def store_tensor_map(tensor: cute.Tensor, slot_layout: cute.ComposedLayout, slot_shape: tuple) -> cpasync.TmaInfo:
