@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jax_clc.bench import results
+
 SUITE_PATH = Path(__file__).parent / "suite.json"
 RESULTS_FOLDER = Path(__file__).parent / "results"
 SUITE_FORMAT = 1
@@ -16,12 +18,19 @@ SUITE_FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class ProblemSet:
-    """Problems that answer one question. `geomean` and `least` are the ratios to reach against jnp.dot, if any."""
+    """Problems that answer one question.
+
+    Attributes:
+      peers: who is timed beside ours.
+      baseline: the peer whose time over ours is the set's ratio.
+      geomean, least: the ratios to reach, if any.
+    """
 
     name: str
     about: str
     problems: tuple[Mapping[str, Any], ...]
-    peers: tuple[str, ...] = ("jnp.dot",)
+    peers: tuple[str, ...] = (results.BASELINE,)
+    baseline: str = results.BASELINE
     geomean: float | None = None
     least: float | None = None
 
@@ -46,8 +55,8 @@ def load() -> dict[str, ProblemSet]:
     assert content["format"] == SUITE_FORMAT, f"{SUITE_PATH} has format {content['format']}, not {SUITE_FORMAT}"
     return {
         name: ProblemSet(
-            name, data["about"], tuple(data["problems"]), tuple(data.get("peers", ("jnp.dot",))),
-            data.get("geomean"), data.get("least"),
+            name, data["about"], tuple(data["problems"]), tuple(data.get("peers", (results.BASELINE,))),
+            data.get("baseline", results.BASELINE), data.get("geomean"), data.get("least"),
         )
         for name, data in content["sets"].items()
     }  # fmt: skip

@@ -24,7 +24,7 @@ TIE = 1e-3
 
 # A request takes about 1 us (quack's notes on CLC); a cluster's launch and prologue 1.5 us together, a rough figure.
 # `reset_us` is the memset node before a `dynamic` launch: with the first request 2.1 us, what `dynamic` cost more than
-# `static` in launches below 110 us on an H200. The sweeps of today say 1.6 (`python docs/figures/cost_of_asking.py`).
+# `static` in launches below 110 us on an H200. Sweeps since then say 1.4 (`python docs/figures/cost_of_asking.py`).
 DEFAULT_COSTS = {
     "sm_90a": Costs(launch_us=0.5, prologue_us=1.0, request_us=1.0, reset_us=1.1),
     "sm_100f": Costs(launch_us=0.5, prologue_us=1.0, request_us=1.0, reset_us=1.1),

@@ -65,7 +65,7 @@ def test_every_loss_is_listed_also_to_a_peer_that_is_not_jnp_dot():
     content = _results(1.1)
     contestants = content["rows"][0]["contestants"]
     contestants["jnp.dot padded"] = {**contestants["jnp.dot"], "median_us": 70.0}
-    assert "- 0.700 at 4096 x 4096 x 4160 kn (jnp.dot padded)" in report.benchmarks_block({"large": content})
+    assert "- 0.700 at 4096 x 4096 x 4160 kn (jnp.dot padded), large" in report.benchmarks_block({"large": content})
     assert "- llm (layers" in report.benchmarks_block({"large": content}).partition("### Not measured")[2]
     block = report.readme_block({"large": content}, [])
     assert "on 1 of 1 problems" in block
