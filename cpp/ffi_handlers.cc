@@ -46,8 +46,8 @@ ffi::Error NoDriver(const std::string& why) {
   return ffi::Error(ffi::ErrorCode::kFailedPrecondition, "jax_clc.gemm: " + why);
 }
 
-// Loads the call's kernels on every device that this process has opened. What fails here is left to Execute, which loads
-// what it misses and reports: a device that the program will never run on must not stop it.
+// Loads the call's kernels on every device that this process has opened. What fails here is left to Execute, which
+// loads what it misses and reports: a device or a kernel that the program will never need must not stop it.
 void LoadOnOpenDevices(const GemmCall& call) {
   std::string why;
   const Driver* driver = CudaDriver(&why);
@@ -63,7 +63,7 @@ void LoadOnOpenDevices(const GemmCall& call) {
     // Retained for good: XLA holds the same context as long as the process lives.
     if (driver->DevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) continue;
     ContextGuard guard(*driver, context);
-    if (guard.status() == CUDA_SUCCESS) static_cast<void>(call.Load(*driver, context));
+    if (guard.status() == CUDA_SUCCESS) call.Load(*driver, context);
   }
 }
 

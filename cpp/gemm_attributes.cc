@@ -2,12 +2,15 @@
 #include "gemm_attributes.h"
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 #include <utility>
 
 namespace jax_clc {
 
 namespace ffi = xla::ffi;
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 ffi::ErrorOr<GemmAttributes> GemmAttributes::Read(const ffi::Dictionary& dictionary) {
   ffi::Error error;  // the first one
@@ -25,7 +28,15 @@ ffi::ErrorOr<GemmAttributes> GemmAttributes::Read(const ffi::Dictionary& diction
     if (value < 0) fail("attribute " + name + " is " + std::to_string(value));
     return value;
   };
-  auto integers = [&](const std::string& name, size_t count) {
+  auto size = [&](const std::string& name) {
+    const int64_t value = integer(name);
+    if (value > kMaxSize) {
+      fail("attribute " + name + " is " + std::to_string(value) + ", beyond the limit of " + std::to_string(kMaxSize) +
+           " up to which kernels count in 32 bits");
+    }
+    return value;
+  };
+  auto integers = [&](const std::string& name, size_t count, int64_t least = 0, int64_t most = kNoLimit) {
     const auto values = get(name, ffi::Span<const int64_t>());
     if (values.size() != count) {
       fail("attribute " + name + " has " + std::to_string(values.size()) + " entries instead of " +
@@ -33,7 +44,9 @@ ffi::ErrorOr<GemmAttributes> GemmAttributes::Read(const ffi::Dictionary& diction
       return std::vector<int64_t>(count);
     }
     for (int64_t value : values) {
-      if (value < 0) fail("attribute " + name + " holds " + std::to_string(value));
+      if (value >= least && value <= most) continue;
+      const std::string range = std::to_string(least) + (most == kNoLimit ? " or more" : " to " + std::to_string(most));
+      fail("attribute " + name + " holds " + std::to_string(value) + ", expected " + range);
     }
     return std::vector<int64_t>(values.begin(), values.end());
   };
@@ -44,7 +57,7 @@ ffi::ErrorOr<GemmAttributes> GemmAttributes::Read(const ffi::Dictionary& diction
   }
   if (error.failure()) return ffi::Unexpected(std::move(error));
   GemmAttributes attributes;
-  attributes.sizes = {integer("l"), integer("m"), integer("n"), integer("k")};
+  attributes.sizes = {size("l"), size("m"), size("n"), size("k")};
   attributes.sm_limit = integer("sm_limit");
   for (Operand operand : {kA, kB, kD}) {
     const std::string name = kOperandNames[operand];
@@ -70,8 +83,8 @@ ffi::ErrorOr<GemmAttributes> GemmAttributes::Read(const ffi::Dictionary& diction
   }
   if (names.empty()) fail("attribute kernels names no kernel");
   const auto swapped = integers("swapped", names.size());
-  const auto raster_group = integers("raster_group", names.size());
-  const auto raster_along = integers("raster_along", names.size());
+  const auto raster_group = integers("raster_group", names.size(), 1, kMaxRasterGroup);
+  const auto raster_along = integers("raster_along", names.size(), 0, 1);
   const auto split_k = integers("split_k", names.size());
   if (error.failure()) return ffi::Unexpected(std::move(error));
   for (size_t i = 0; i < names.size(); ++i) {

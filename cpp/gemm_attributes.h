@@ -28,6 +28,10 @@ struct KernelRequest {
   char KernelAxis(char axis) const { return !swapped || axis == 'k' ? axis : axis == 'm' ? 'n' : 'm'; }
 };
 
+// The widest panel of the raster that a call may ask for; jax_clc/planning/constraints.py has the same. Panels that pay
+// are far narrower: more is a mistake.
+inline constexpr int64_t kMaxRasterGroup = int64_t{1} << 15;
+
 struct GemmAttributes {
   Sizes sizes;
   std::array<OperandLayout, 3> layouts;

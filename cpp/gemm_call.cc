@@ -67,11 +67,13 @@ ffi::Error GemmCall::CheckChoice(const Choice& choice) const {
     return Fail("split_k is " + std::to_string(choice.request.split_k) + ", the kernel cannot split",
                 choice.kernel.get());
   }
-  for (int64_t value : {sizes_.l, sizes_.m, sizes_.n, sizes_.k, choice.request.raster_group,
-                        choice.request.raster_along, choice.request.split_k}) {
-    if (value > std::numeric_limits<int32_t>::max()) {
-      return Fail(std::to_string(value) + " does not fit into the kernel's 32-bit sizes", choice.kernel.get());
-    }
+  // The kernel multiplies the number of a part by the k tiles that the parts share.
+  const Wide k_tiles = CeilDiv(sizes_.k, spec.tile_k);
+  if (k_tiles * choice.request.split_k > kMaxSize) {
+    return Fail("split_k is " + std::to_string(choice.request.split_k) + ": that many times " +
+                    std::to_string(static_cast<int64_t>(k_tiles)) + " k tiles is beyond the limit of " +
+                    std::to_string(kMaxSize) + " up to which kernels count in 32 bits",
+                choice.kernel.get());
   }
   return ffi::Error::Success();
 }
@@ -128,16 +130,16 @@ ffi::Error GemmCall::ChoiceFor(const Driver& driver, CUcontext context, const Ch
               nullptr, ffi::ErrorCode::kFailedPrecondition);
 }
 
-ffi::Error GemmCall::Load(const Driver& driver, CUcontext context) const {
-  if (sizes_.l == 0 || sizes_.m == 0 || sizes_.n == 0 || sizes_.k == 0) return ffi::Error::Success();
+void GemmCall::Load(const Driver& driver, CUcontext context) const {
+  if (sizes_.l == 0 || sizes_.m == 0 || sizes_.n == 0 || sizes_.k == 0) return;
   const Choice* choice = nullptr;
-  if (ffi::Error error = ChoiceFor(driver, context, &choice); error.failure()) return error;
+  if (ChoiceFor(driver, context, &choice).failure()) return;
   const LoadedKernel* loaded = nullptr;
+  static_cast<void>(choice->kernel->Load(driver, context, &loaded));
   // The stand-in for unaligned buffers is loaded too: which kernel is needed is known only when it is too late to load.
   if (choice->any_alignment != nullptr) {
-    if (ffi::Error error = choice->any_alignment->kernel->Load(driver, context, &loaded); error.failure()) return error;
+    static_cast<void>(choice->any_alignment->kernel->Load(driver, context, &loaded));
   }
-  return choice->kernel->Load(driver, context, &loaded);
 }
 
 // --- Execute --------------------------------------------------------------------------------------------------------
@@ -197,8 +199,8 @@ ffi::Error GemmCall::Execute(const Device& device, const std::array<Buffer, 4>& 
 
   const LoadedKernel* loaded = launch.choice->kernel->Find(driver, device.context);
   if (loaded == nullptr) {  // the device was not open at Instantiate, or loading failed there
-    if (ffi::Error error = Load(driver, device.context); error.failure()) return error;
-    loaded = launch.choice->kernel->Find(driver, device.context);
+    ffi::Error error = launch.choice->kernel->Load(driver, device.context, &loaded);
+    if (error.failure()) return error;
   }
   return Run(launch, device, *loaded);
 }
@@ -245,14 +247,21 @@ int64_t GemmCall::ScratchBytes(const KernelSpec& spec, const Choice& choice) con
 
 namespace {
 
-int64_t IntegerOf(Value value, const Sizes& sizes, const std::array<OperandView, 3>& operands,
+// The group of the raster, cut to the tiles that lie across its walk: a wider one is the same raster. Kernels multiply
+// it by the length of the walk, which stays within the number of tiles then.
+int64_t RasterGroup(const KernelSpec& spec, const Sizes& sizes, const KernelRequest& request) {
+  const Wide across = request.raster_along == 0 ? CeilDiv(sizes.n, spec.tile_n) : CeilDiv(sizes.m, spec.tile_m);
+  return static_cast<int64_t>(std::min<Wide>(request.raster_group, across));
+}
+
+int64_t IntegerOf(Value value, const KernelSpec& spec, const Sizes& sizes, const std::array<OperandView, 3>& operands,
                   const KernelRequest& request) {
   switch (value) {
     case Value::kM: return sizes.m;
     case Value::kN: return sizes.n;
     case Value::kK: return sizes.k;
     case Value::kL: return sizes.l;
-    case Value::kRasterGroup: return request.raster_group;
+    case Value::kRasterGroup: return RasterGroup(spec, sizes, request);
     case Value::kRasterAlong: return request.raster_along;
     case Value::kSplitK: return request.split_k;
     case Value::kAOuter: return operands[kA].outer_stride;
@@ -269,7 +278,8 @@ int64_t IntegerOf(Value value, const Sizes& sizes, const std::array<OperandView,
 
 ffi::Error GemmCall::FillParameters(const Launch& launch, const Driver& driver, std::byte* block) const {
   const Choice& choice = *launch.choice;
-  for (const ParamSpec& param : choice.kernel->spec.params) {
+  const KernelSpec& spec = choice.kernel->spec;
+  for (const ParamSpec& param : spec.params) {
     std::byte* place = block + param.offset;
     if (param.kind == ParamSpec::kTensorMap) {
       CUtensorMap map;
@@ -285,7 +295,7 @@ ffi::Error GemmCall::FillParameters(const Launch& launch, const Driver& driver, 
       std::memcpy(place, &data, sizeof data);
     } else {
       for (Value value : param.values) {
-        const int64_t integer = IntegerOf(value, launch.sizes, launch.operands, choice.request);
+        const int64_t integer = IntegerOf(value, spec, launch.sizes, launch.operands, choice.request);
         const auto narrow = static_cast<int32_t>(integer);  // its range was checked at Instantiate
         const bool is_narrow = param.kind == ParamSpec::kInt32;
         std::memcpy(place, is_narrow ? static_cast<const void*>(&narrow) : &integer, is_narrow ? 4 : 8);
@@ -310,7 +320,7 @@ ffi::ErrorOr<int64_t> GemmCall::Clusters(const Launch& launch, const LoadedKerne
     return ffi::Unexpected(Fail(limited + "and this schedule always fills the device", kernel));
   }
   const Wide clusters = spec.grid_of_workers ? std::min({tiles, Wide(loaded.max_active_clusters), Wide(limit)}) : tiles;
-  if (tiles > kMaxGrid || clusters * spec.cluster_size > kMaxGrid) {
+  if (tiles > kMaxSize || clusters * spec.cluster_size > kMaxGrid) {
     return ffi::Unexpected(Fail("more tiles than a grid can have", kernel));
   }
   return static_cast<int64_t>(clusters);

@@ -34,8 +34,9 @@ class GemmCall {
   // Reads the attributes (docs/design.md, 7.2) and finds the kernels by name.
   static xla::ffi::ErrorOr<std::unique_ptr<GemmCall>> FromAttributes(const xla::ffi::Dictionary& attributes);
 
-  // Loads the kernel for the device of `context`, which is current. Idempotent.
-  xla::ffi::Error Load(const Driver& driver, CUcontext context) const;
+  // Loads what the call may launch on the device of `context`, which is current. Idempotent. What cannot be loaded is
+  // no error: Execute tries it again if it is needed, and reports.
+  void Load(const Driver& driver, CUcontext context) const;
 
   // Puts D = A B on the device's stream, whose context is current. Allocates nothing and waits for nothing.
   xla::ffi::Error Execute(const Device& device, const std::array<Buffer, 4>& buffers) const;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 
 namespace jax_clc {
 namespace {
@@ -76,6 +77,8 @@ constexpr Word<ParamSpec::Kind> kKinds[] = {
     {"int64", ParamSpec::kInt64},
 };
 constexpr Word<bool> kGrids[] = {{"workers", true}, {"tiles", false}};
+
+constexpr int64_t kMaxClusterSize = 8;  // CTAs
 
 void Require(bool condition, const std::string& what) {
   if (!condition) throw nb::value_error(what.c_str());
@@ -202,19 +205,24 @@ KernelSpec Parse(const nb::dict& entry, const std::string& image_path) {
   Require(cta_tile.size() == 3 && cluster.size() == 2 && *std::min_element(cta_tile.begin(), cta_tile.end()) > 0 &&
               *std::min_element(cluster.begin(), cluster.end()) > 0,
           "cta_tile must be three and cluster two positive integers");
-  spec.tile_m = cta_tile[0] * cluster[0];
-  spec.tile_n = cta_tile[1] * cluster[1];
   // CTAs that share a tile, a part of k each, make the cluster larger and its tile not.
   const int64_t cluster_k = entry.contains("cluster_k") ? Get<int64_t>(entry, "cluster_k") : 1;
-  Require(cluster_k > 0 && cluster[0] <= 8 && cluster[1] <= 8 && cluster[0] * cluster[1] * cluster_k <= 8,
+  Require(cluster_k > 0 && cluster_k <= kMaxClusterSize && cluster[0] <= kMaxClusterSize &&
+              cluster[1] <= kMaxClusterSize && cluster[0] * cluster[1] * cluster_k <= kMaxClusterSize,
           "a cluster has at most 8 CTAs, the most that every device takes");
   spec.cluster_size = static_cast<int>(cluster[0] * cluster[1] * cluster_k);
+  constexpr int64_t kMaxTile = kSizeMargin / kMaxClusterSize;
+  Require(*std::max_element(cta_tile.begin(), cta_tile.end()) <= kMaxTile,
+          "cta_tile has more than " + std::to_string(kMaxTile) + " elements along an axis");
+  spec.tile_m = cta_tile[0] * cluster[0];
+  spec.tile_n = cta_tile[1] * cluster[1];
+  spec.tile_k = cta_tile[2];
 
   const auto launch = Get<nb::dict>(entry, "launch");
   const auto block = Get<std::vector<unsigned>>(launch, "block");
-  Require(block.size() == 3 &&
+  Require(block.size() == 3 && *std::min_element(block.begin(), block.end()) > 0 &&
               Get<std::vector<int64_t>>(launch, "cluster") == std::vector<int64_t>{spec.cluster_size, 1, 1},
-          "launch.block must have three axes and launch.cluster be (CTAs of the cluster, 1, 1)");
+          "launch.block must have three positive axes and launch.cluster be (CTAs of the cluster, 1, 1)");
   spec.block = {block[0], block[1], block[2]};
   spec.grid_of_workers = Meaning(kGrids, Get<std::string>(launch, "grid"), "launch.grid");
   spec.dynamic_smem_bytes = Get<unsigned>(entry, "dynamic_smem_bytes");
@@ -256,8 +264,9 @@ const char* DtypeName(DataType dtype) {
 KernelSpec ParseKernelSpec(const nb::dict& entry, const std::string& image_path) {
   try {
     return Parse(entry, image_path);
-  } catch (const nb::builtin_exception& error) {
-    const std::string name = entry.contains("name") ? nb::cast<std::string>(nb::str(entry["name"])) : "(unnamed)";
+  } catch (const std::exception& error) {
+    std::string name;
+    if (!entry.contains("name") || !nb::try_cast(entry["name"], name)) name = "(unnamed)";
     throw nb::value_error(("kernel " + name + ": " + error.what()).c_str());
   }
 }

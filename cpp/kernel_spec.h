@@ -71,6 +71,7 @@ struct KernelSpec {
   std::array<xla::ffi::DataType, 3> dtypes;
   std::array<char, 3> majors;
   int64_t tile_m, tile_n;  // of the cluster tile, in elements
+  int64_t tile_k;          // of what is loaded at a time
   int cluster_size;        // CTAs
   std::array<unsigned, 3> block;
   unsigned dynamic_smem_bytes;
@@ -84,6 +85,13 @@ struct KernelSpec {
   bool Serves(std::pair<int, int> compute_capability) const;
 };
 
+// The largest size, and number of cluster tiles, that a kernel is called with; jax_clc/planning/constraints.py has the
+// same. Kernels count in 32 bits, and beyond both: sizes are rounded up to whole cluster tiles, and each worker counts
+// on past the last tile, by two rounds of all workers at most (ping-pong). The margin is larger than any cluster tile,
+// which ParseKernelSpec checks, and than two rounds of all CTAs that any device holds.
+inline constexpr int64_t kSizeMargin = int64_t{1} << 16;
+inline constexpr int64_t kMaxSize = (int64_t{1} << 31) - kSizeMargin;
+
 // What a kernel moves at a time of an operand whose address and strides must be multiples of it.
 inline constexpr int64_t kAccessBytes = 16;
 
@@ -93,7 +101,7 @@ inline constexpr int kAbiVersion = 1;
 
 const char* DtypeName(xla::ffi::DataType dtype);
 
-// Reads one entry of manifest.json (docs/design.md, 7.1). Raises ValueError or KeyError, naming the kernel.
+// Reads one entry of manifest.json (docs/design.md, 7.1). Raises ValueError, naming the kernel.
 KernelSpec ParseKernelSpec(const nanobind::dict& entry, const std::string& image_path);
 
 }  // namespace jax_clc

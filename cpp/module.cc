@@ -75,6 +75,9 @@ NB_MODULE(_native, m) {
   using namespace jax_clc;
   m.doc() = "Launches GEMM cubins for XLA. Used through jax_clc.native.";
   m.attr("abi_version") = kAbiVersion;
+  m.attr("size_margin") = kSizeMargin;
+  m.attr("max_size") = kMaxSize;
+  m.attr("max_raster_group") = kMaxRasterGroup;
   m.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
   m.def(
       "register_kernel",

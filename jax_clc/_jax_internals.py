@@ -5,12 +5,13 @@ Checked on jax 0.9.1, 0.10.2, 0.11.2 and 0.12.0 by the test suite.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src import core, dispatch, sharding_impls
+from jax._src import checkify, core, dispatch, sharding_impls
 from jax._src.interpreters import batching, mlir
 from jax._src.lax import lax as _lax
 
@@ -35,6 +36,11 @@ def convert_element_type(x: Any, dtype: Any, weak_type: bool) -> jax.Array:
 def require_devices_during_lowering(primitive: core.Primitive) -> None:
     """Tells JAX that the primitive's lowering looks at the devices: it may contain `custom_partitioning`."""
     dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+def check_nans_of(primitive: core.Primitive) -> None:
+    """Tells `checkify` to look for NaNs in the primitive's results, as in those of JAX's own."""
+    checkify.error_checks[primitive] = functools.partial(checkify.nan_error_check, primitive)
 
 
 def match_varying_axes(a: Any, b: Any) -> tuple[Any, Any]:
@@ -94,6 +100,11 @@ def partitioned_over(module_context: Any) -> str | None:
         manual = set(context.manual_axes) == set(context.mesh.axis_names)
         return None if manual or context.mesh.size == 1 else "other"
     return None
+
+
+def computes_on_host(ctx: Any) -> bool:
+    """Whether the equation being lowered stands under `compute_on("device_host")`: the host's compiler gets it."""
+    return getattr(ctx.jaxpr_eqn_ctx, "compute_type", None) == "device_host"
 
 
 def register_lowering(primitive: core.Primitive, rule: Any) -> None:

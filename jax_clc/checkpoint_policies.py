@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from jax_clc.gemm_primitive import gemm_p
+
+Policy = Callable[..., Any]
 
 
 def dots_saveable(primitive: Any, *avals: Any, **parameters: Any) -> bool:
@@ -23,3 +26,22 @@ def dots_with_no_batch_dims_saveable(primitive: Any, *avals: Any, **parameters: 
     if primitive is gemm_p:
         return not parameters["contraction"].batch
     return bool(jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *avals, **parameters))
+
+
+def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy:
+    """`jax.checkpoint_policies.offload_dot_with_no_batch_dims`, for our products too: what the policy above keeps goes
+    from the memory of one kind to that of another, `"device"` to `"pinned_host"` for example, and back."""
+    policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims(offload_src, offload_dst)
+
+    def offloads(primitive: Any, *avals: Any, **parameters: Any) -> Any:
+        if primitive is gemm_p:
+            # The same answer as for a product of `lax` with these axes.
+            numbers = parameters["contraction"].dimension_numbers()
+            return policy(jax.lax.dot_general_p, *avals, dimension_numbers=numbers)
+        return policy(primitive, *avals, **parameters)
+
+    return offloads
+
+
+checkpoint_dots = dots_saveable
+checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable

@@ -213,39 +213,59 @@ def _local_gpu() -> str | None:
     return capability
 
 
+def local_devices() -> tuple[DeviceModel, ...] | None:
+    """What a product is planned for: the reference device of the GPU at hand alone, since what suits another family
+    would decide which operands are padded. Empty where no kernels are built for that GPU, None where there is none."""
+    gpu = _local_gpu()
+    if gpu is None:
+        return None
+    served = any(gpu in capabilities for capabilities in FAMILIES.values())
+    return tuple(reference_devices((family_of(gpu),))) if served else ()
+
+
 def _lower_cuda(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
-    gpu = None if internals.for_export(ctx.module_context) else _local_gpu()
-    if gpu is None or any(gpu in served for served in FAMILIES.values()):
-        # For the GPU at hand alone: what suits another family would decide which operands are padded.
-        here = None if gpu is None else reference_devices((family_of(gpu),))
-        rule = functools.partial(_lower_for, devices=here)
-    else:
-        rule = functools.partial(_lower_reference, reason=f"no kernels are built for compute capability {gpu}")
-    return _lower_split(ctx, a, b, rule, **parameters)
+    here = None if internals.for_export(ctx.module_context) else local_devices()
+    if here == ():
+        reason = f"no kernels are built for compute capability {_local_gpu()}"
+        return _lower_split(ctx, a, b, reason, **parameters)
+    return _lower_split(ctx, a, b, functools.partial(_lower_for, devices=here), **parameters)
 
 
 def _lower_cpu(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
     target = parameters["options"].emulated_target or emulation.current_target()
     if target is None:
-        rule = functools.partial(_lower_reference, reason="a CPU runs kernels only inside jax_clc.emulated(...)")
-    else:
-        rule = functools.partial(_lower_for, devices=(target.model,))
-    return _lower_split(ctx, a, b, rule, **parameters)
+        return _lower_split(ctx, a, b, "a CPU runs kernels only inside jax_clc.emulated(...)", **parameters)
+    return _lower_split(ctx, a, b, functools.partial(_lower_for, devices=(target.model,)), **parameters)
 
 
-def _lower_split(ctx: Any, a: Any, b: Any, rule: Callable[..., Any], **parameters: Any) -> Any:
-    """Lowers with `rule` what is one device's program, and hands what XLA will split to the partitioning rule."""
+def _lower_split(ctx: Any, a: Any, b: Any, served: Callable[..., Any] | str, **parameters: Any) -> Any:
+    """Lowers what is one device's program, and hands what XLA will split to the partitioning rule.
+
+    `served`: the rule of a device that has kernels, or the reason why there are none.
+    """
+    if internals.computes_on_host(ctx):
+        return _lower_reference(ctx, a, b, reason="compute_on asks for the host", **parameters)
     split = internals.partitioned_over(ctx.module_context)
     if split is None:
-        return rule(ctx, a, b, **parameters)
-    reason: str | None = "XLA splits this program in a way no rule serves"
-    if split == "auto":
-        look = sources_of if parameters["options"].kernel is None else given
-        sources, contraction = look(a, b, ctx.avals_in, parameters["contraction"])
-        reason = static_fallback_reason(*sources, parameters["precision"])
+        if isinstance(served, str):
+            return _lower_reference(ctx, a, b, reason=served, **parameters)
+        return served(ctx, a, b, **parameters)
+    if split != "auto":
+        return _lower_reference(ctx, a, b, reason="XLA splits this program in a way no rule serves", **parameters)
+    look = sources_of if parameters["options"].kernel is None else given
+    sources, contraction = look(a, b, ctx.avals_in, parameters["contraction"])
+    reason = static_fallback_reason(*sources, parameters["precision"])
+    if reason is None and isinstance(served, str) and parameters["options"].strict:
+        reason = served  # an error here, where the caller sees it, and not in XLA's call
     if reason is not None:
         return _lower_reference(ctx, a, b, reason=reason, **parameters)
-    preferred = parameters["preferred_element_type"] or jnp.promote_types(*(aval.dtype for aval in ctx.avals_in))
+    return _lower_partitioned(ctx, sources, contraction, parameters)
+
+
+def _lower_partitioned(ctx: Any, sources: Sequence[Any], contraction: Contraction, parameters: dict[str, Any]) -> Any:
+    """The product as a function that XLA calls back to split."""
+    # The type is said outright: behind the operands that are split may lie others, of other dtypes.
+    preferred = gemm_p.abstract_eval(*ctx.avals_in, **{**parameters, "out_dtype": None})[0].dtype
     options = dataclasses.replace(parameters["options"], emulated_target=emulation.current_target())
     inner = {**parameters, "contraction": contraction, "preferred_element_type": preferred, "options": options}
     results = internals.lower_traced(

@@ -158,3 +158,4 @@ def _batch(
 
 
 internals.fancy_primitive_batchers[gemm_p] = _batch
+internals.check_nans_of(gemm_p)

@@ -73,7 +73,7 @@ def dot_general(
     """`lax.dot_general` on jax_clc's kernels: a drop-in, e.g. for Flax's `dot_general=`. Options as in `matmul`."""
     options = GemmOptions.checked(schedule, kernel, sm_limit)
     return _dot_general(
-        lhs, rhs, dimension_numbers=_hashable(dimension_numbers), precision=precision,
+        lhs, rhs, dimension_numbers=_as_tuples(dimension_numbers), precision=_hashable(precision),
         preferred_element_type=preferred_element_type, out_sharding=out_sharding, options=options,
     )  # fmt: skip
 
@@ -124,7 +124,8 @@ def plan(
     """What `matmul(a, b)` does (or `dot_general`, given `dimension_numbers`): kernels, grid, predicted time, and why.
 
     `a` and `b` are arrays or `jax.ShapeDtypeStruct`s; only shapes and dtypes are read. `devices` as in
-    `jax_clc.planning.plan`: by default one reference device for each GPU family, inside `emulated` the emulated device.
+    `jax_clc.planning.plan`: by default the reference device of this process's GPU, where there is none one for each GPU
+    family, and inside `emulated` the emulated device.
     Errors as for the call itself.
     """
     options = GemmOptions.checked(schedule, kernel, sm_limit)
@@ -138,7 +139,7 @@ def plan(
             for x, squeezed in ((a, a_squeezed), (b, b_squeezed))
         )
     else:
-        numbers = _hashable(dimension_numbers)
+        numbers = _as_tuples(dimension_numbers)
         call = functools.partial(
             jax.lax.dot_general,
             dimension_numbers=numbers,
@@ -149,8 +150,8 @@ def plan(
         contraction = Contraction.from_dimension_numbers(numbers, len(a.shape), len(b.shape))
     canonical = internals.canonicalize_precision(precision)
     target = emulation.current_target()
-    if devices is None and target is not None:
-        devices = (target.model,)
+    if devices is None:
+        devices = (target.model,) if target is not None else gemm_lowering.local_devices() or None
     return gemm_lowering.plan_contraction(contraction, a, b, out_dtype, canonical, options, devices)[0]
 
 
@@ -163,12 +164,17 @@ class _EinsumProduct:
     def __call__(self, lhs: Any, rhs: Any, dimension_numbers: DimensionNumbers, precision: Any = None,
                  preferred_element_type: Any = None, out_sharding: Any = None) -> jax.Array:  # fmt: skip
         return _dot_general(
-            lhs, rhs, dimension_numbers=_hashable(dimension_numbers), precision=precision,
+            lhs, rhs, dimension_numbers=_as_tuples(dimension_numbers), precision=precision,
             preferred_element_type=preferred_element_type, out_sharding=out_sharding, options=self.options,
         )  # fmt: skip
 
 
-def _hashable(dimension_numbers: DimensionNumbers) -> Any:
+def _hashable(precision: Any) -> Any:
+    """A pair of precisions as a tuple: a static argument of `jax.jit`, which takes no list."""
+    return tuple(precision) if isinstance(precision, list) else precision
+
+
+def _as_tuples(dimension_numbers: DimensionNumbers) -> Any:
     """Dimension numbers as tuples; a lone integer stands for one axis, as in `lax.dot_general`."""
     (a_contracting, b_contracting), (a_batch, b_batch) = dimension_numbers
     return (_axes(a_contracting), _axes(b_contracting)), (_axes(a_batch), _axes(b_batch))
@@ -202,13 +208,13 @@ def _dot_general(lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any, 
     precision = internals.canonicalize_precision(precision)
     if preferred_element_type is not None:
         preferred_element_type = jnp.zeros((), preferred_element_type).dtype
-    jax.lax.dot_general_p.abstract_eval(  # lax's own errors for operands that do not go together
+    expected, _ = jax.lax.dot_general_p.abstract_eval(  # lax's own errors for operands that do not go together
         jax.typeof(lhs), jax.typeof(rhs), dimension_numbers=dimension_numbers, precision=precision,
         preferred_element_type=preferred_element_type, out_sharding=out_sharding,
     )  # fmt: skip
     lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
     contraction = Contraction.from_dimension_numbers(dimension_numbers, lhs.ndim, rhs.ndim)
-    _check_demands(contraction, lhs, rhs, preferred_element_type, precision, options)
+    _check_demands(contraction, lhs, rhs, expected.dtype, precision, options)
     return contract(
         lhs, rhs, contraction, precision=precision, preferred_element_type=preferred_element_type,
         out_sharding=out_sharding, options=options,
@@ -281,13 +287,12 @@ def _check_demands(
     """
     if not options.pinned:
         return
-    dtype = jnp.result_type(a, b) if out_dtype is None else out_dtype
     refused: ValueError | None = None
     for a_order, b_order in itertools.product((_as_given, _last_two_swapped), repeat=2):
         turned = Contraction(a_order(contraction.a), b_order(contraction.b), contraction.out)
         a_like, b_like = (jax.ShapeDtypeStruct(order(x.shape), x.dtype) for order, x in ((a_order, a), (b_order, b)))
         try:
-            gemm_lowering.plan_contraction(turned, a_like, b_like, dtype, precision, options)
+            gemm_lowering.plan_contraction(turned, a_like, b_like, out_dtype, precision, options)
             return
         except ValueError as error:
             refused = refused or error

@@ -105,7 +105,7 @@ def _register_kernels() -> None:
     for kernel in kernels:
         try:
             native.register_kernel(dict(kernel.entry), str(folder / kernel.entry["image"]))
-        except (KeyError, ValueError) as error:
+        except (TypeError, ValueError) as error:  # TypeError: a path that is no UTF-8
             raise NativeError(
                 f"jax_clc: the extension refuses an entry of {folder / 'manifest.json'}: {error}. "
                 f"{catalog.how_to_rebuild()}"

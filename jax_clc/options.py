@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
 from typing import Any
 
 SCHEDULES = ("auto", "nonpersistent", "static", "dynamic", "clc")
+MOST_SMS = 2**31 - 1
+"""What an attribute of the custom call can say; a larger limit limits no more."""
 STRICT_VARIABLE = "JAX_CLC_STRICT"
 SWITCH = {**dict.fromkeys(("", "0", "false", "no", "off"), False), **dict.fromkeys(("1", "true", "yes", "on"), True)}
 
@@ -33,10 +36,12 @@ class GemmOptions:
             raise ValueError(f"schedule={schedule!r} does not exist; choose from {', '.join(SCHEDULES)}")
         if kernel is not None and not isinstance(kernel, str):
             raise TypeError(f"kernel must be the name of a kernel or None, got {kernel!r}")
-        if sm_limit is not None and (not isinstance(sm_limit, int) or isinstance(sm_limit, bool)):
-            raise TypeError(f"sm_limit must be a number of SMs or None, got {sm_limit!r}")
-        if sm_limit is not None and sm_limit < 1:
-            raise ValueError(f"sm_limit={sm_limit} leaves no SM; give at least 1, or None for no limit")
+        if sm_limit is not None:
+            if isinstance(sm_limit, bool) or not hasattr(sm_limit, "__index__"):
+                raise TypeError(f"sm_limit must be a number of SMs or None, got {sm_limit!r}")
+            sm_limit = min(operator.index(sm_limit), MOST_SMS)
+            if sm_limit < 1:
+                raise ValueError(f"sm_limit={sm_limit} leaves no SM; give at least 1, or None for no limit")
         strict = os.environ.get(STRICT_VARIABLE, "")
         if strict.strip().lower() not in SWITCH:
             raise ValueError(f"{STRICT_VARIABLE}={strict!r}: expected 1, or 0 or nothing")

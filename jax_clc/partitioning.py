@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,11 +17,13 @@ from typing import Any
 import jax
 from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jax_clc import _jax_internals as internals
 from jax_clc.contraction import Contraction
 from jax_clc.gemm_primitive import gemm_p
+from jax_clc.planning import planner
 
 Axes = tuple[str, ...]
 
@@ -196,5 +199,16 @@ _partitioned_gemm.def_partition(
 
 
 def partitioned(**parameters: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The product as a traceable function that XLA splits by the rule above."""
-    return lambda a, b: _partitioned_gemm(a, b, tuple(sorted(parameters.items())))
+    """The product as a traceable function that XLA splits by the rule above.
+
+    The program that XLA is given holds a pointer to the rule and not what was asked of it. A persistent compilation
+    cache whose key leaves the pointer out must still tell programs apart that ask for different kernels.
+    """
+    settings = tuple(sorted(parameters.items()))
+    told = hashlib.sha256(f"{settings!r} {planner.fingerprint()}".encode()).hexdigest()
+
+    def product(a: jax.Array, b: jax.Array) -> jax.Array:
+        with set_xla_metadata(jax_clc=told):
+            return _partitioned_gemm(a, b, settings)
+
+    return product

@@ -31,7 +31,7 @@ class EmulatedDevice:
 
     Every launch gets a machine of its own, seeded from `seed` and the launch's number, so that the same program with
     the same seed is the same run. `hostility` are fields of `Hostility`. Keeps the reports of the newest launches in
-    `reports`.
+    `reports`. Raises ValueError for an `arch` that no kernel is built for.
     """
 
     def __init__(
@@ -39,9 +39,7 @@ class EmulatedDevice:
         folder: Path | None = None, **hostility: object,
     ):  # fmt: skip
         self.arch = arch
-        self.compute_capability: tuple[int, int] = (9, 0) if "90" in arch or arch.startswith("9") else (10, 0)
-        if "103" in arch or arch == "10.3":
-            self.compute_capability = (10, 3)
+        self.compute_capability = catalog.compute_capability_of(arch)
         self.sm_count = sm_count
         self.seed = seed
         self.axioms = axioms

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jax_clc.planning import json_fields
+from jax_clc.planning.json_fields import flag, part, parts, text, texts, whole, wholes
+
 MANIFEST_FORMAT = 1
 CUBINS_VARIABLE = "JAX_CLC_CUBINS"
 FAMILIES: Mapping[str, tuple[str, ...]] = {"sm_90a": ("9.0",), "sm_100f": ("10.0", "10.3")}
 """GPU families that kernels are built for, with the compute capabilities that each serves."""
+
+OPTIONAL_FIELDS: Mapping[str, Any] = {"cluster_k": 1, "stream_k": False, "traced": False}
+"""Fields of a manifest entry that may be absent, and what that means."""
 
 PACKAGE_FOLDER = Path(__file__).parents[1]
 
@@ -99,44 +104,49 @@ class Kernel:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> Kernel:
-        """A record over one manifest entry. Raises KeyError, TypeError or ValueError where the entry is malformed."""
-        family = entry["family"]
+        """A record over one manifest entry. Raises TypeError or ValueError, naming the field, where it is malformed."""
+        fields = {**OPTIONAL_FIELDS, **entry}
+        family = text(fields, "family")
         if family not in FAMILIES:
             raise ValueError(f"unknown family {family!r}; known are {', '.join(FAMILIES)}")
-        majors, dtypes, scratch = entry["majors"], entry["dtypes"], entry["scratch"]
-        tile_m, tile_n, tile_k = entry["cta_tile"]
-        cluster_m, cluster_n = entry["cluster"]
+        for name in ("image", "ptx", "symbol"):  # others read these in `entry`
+            text(fields, name)
+        majors, dtypes, scratch = part(fields, "majors"), part(fields, "dtypes"), part(fields, "scratch")
+        tile_m, tile_n, tile_k = wholes(fields, "cta_tile", 3, least=1)
+        cluster_m, cluster_n = wholes(fields, "cluster", 2, least=1)
         return cls(
-            name=entry["name"],
+            name=text(fields, "name"),
             family=family,
-            compute_capabilities=tuple(entry["compute_capabilities"]),
-            minimum_driver=entry["minimum_driver"],
-            schedule=entry["schedule"],
-            a_dtype=dtypes["a"],
-            b_dtype=dtypes["b"],
-            accumulator_dtype=dtypes["accumulator"],
-            out_dtype=dtypes["d"],
-            a_major=majors["a"],
-            b_major=majors["b"],
-            d_major=majors["d"],
+            compute_capabilities=texts(fields, "compute_capabilities"),
+            minimum_driver=whole(fields, "minimum_driver", least=0),
+            schedule=text(fields, "schedule"),
+            a_dtype=text(dtypes, "a"),
+            b_dtype=text(dtypes, "b"),
+            accumulator_dtype=text(dtypes, "accumulator"),
+            out_dtype=text(dtypes, "d"),
+            a_major=text(majors, "a"),
+            b_major=text(majors, "b"),
+            d_major=text(majors, "d"),
             cta_tile=(tile_m, tile_n, tile_k),
             cluster=(cluster_m, cluster_n),
-            cluster_k=entry.get("cluster_k", 1),
-            two_sm_mma=entry["two_sm_mma"],
-            pingpong=entry["pingpong"],
-            stages=entry["stages"],
-            threads=entry["threads"],
-            ctas_per_sm=entry["ctas_per_sm"],
-            epilogue=entry["epilogue"],
-            split_k=entry["split_k"],
-            stream_k=entry.get("stream_k", False),
-            traced=entry.get("traced", False),
-            launch_grid=entry["launch"]["grid"],
-            counter_bytes=scratch["counter_bytes"],
-            partial_bytes_per_element=scratch["partial_bytes_per_element"],
-            zeroed_bytes=scratch["zeroed_bytes"],
+            cluster_k=whole(fields, "cluster_k", least=1),
+            two_sm_mma=flag(fields, "two_sm_mma"),
+            pingpong=flag(fields, "pingpong"),
+            stages=whole(fields, "stages", least=1),
+            threads=whole(fields, "threads", least=1),
+            ctas_per_sm=whole(fields, "ctas_per_sm", least=1),
+            epilogue=text(fields, "epilogue"),
+            split_k=flag(fields, "split_k"),
+            stream_k=flag(fields, "stream_k"),
+            traced=flag(fields, "traced"),
+            launch_grid=text(part(fields, "launch"), "grid"),
+            counter_bytes=whole(scratch, "counter_bytes", least=0),
+            partial_bytes_per_element=whole(scratch, "partial_bytes_per_element", least=0),
+            zeroed_bytes=whole(scratch, "zeroed_bytes", least=0),
             aligned_operands=frozenset(
-                p["operand"] for p in entry["params"] if p["kind"] == "tensor_map" or "access_bytes" in p
+                text(param, "operand")
+                for param in parts(fields, "params")
+                if text(param, "kind") == "tensor_map" or "access_bytes" in param
             ),
             entry=entry,
         )
@@ -173,14 +183,24 @@ def find(name: str) -> Kernel | None:
 
 def family_of(arch: str) -> str:
     """The family that serves an architecture or compute capability; ValueError if none does."""
+    return _served(arch)[0]
+
+
+def compute_capability_of(arch: str) -> tuple[int, int]:
+    """(major, minor) of an architecture or compute capability, of a family the first that it serves; ValueError if no
+    family serves it."""
+    major, minor = _served(arch)[1].split(".")
+    return int(major), int(minor)
+
+
+def _served(arch: str) -> tuple[str, str]:
+    """The family and the compute capability that `arch` names."""
     wanted = arch.strip().lower()
     for family, capabilities in FAMILIES.items():
-        names = {family} | set(capabilities)
-        names |= {
-            f"sm_{capability.replace('.', '')}{suffix}" for capability in capabilities for suffix in ("", "a", "f")
-        }
-        if wanted in names:
-            return family
+        for capability in capabilities:
+            architecture = f"sm_{capability.replace('.', '')}"
+            if wanted in (family, capability, architecture, f"{architecture}a", f"{architecture}f"):
+                return family, capability
     known = "; ".join(f"{family} (compute capability {', '.join(cc)})" for family, cc in FAMILIES.items())
     raise ValueError(f"no kernels are built for {arch!r}; there are kernels for {known}")
 
@@ -189,28 +209,31 @@ def family_of(arch: str) -> str:
 def _load(folder: Path) -> tuple[Mapping[str, Any], tuple[Kernel, ...], Mapping[str, Kernel]]:
     path = folder / "manifest.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_fields.read(path)
     except FileNotFoundError:
         raise CatalogError(f"jax_clc: no kernel manifest at {path}. {how_to_rebuild()}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise CatalogError(
             f"jax_clc: the kernel manifest {path} cannot be read: {error}. {how_to_rebuild()}"
         ) from error
-    if not isinstance(content, dict) or content.get("format") != MANIFEST_FORMAT:
-        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+    if content.get("format") != MANIFEST_FORMAT:
+        found = json_fields.shown(content.get("format"))
         raise CatalogError(
             f"jax_clc: the kernel manifest {path} has format {found}; this package reads format {MANIFEST_FORMAT}. "
             f"{how_to_rebuild()}"
         )
+    entries = content.get("kernels")
+    if not isinstance(entries, list):
+        raise CatalogError(f"jax_clc: the kernel manifest {path} has no list of kernels. {how_to_rebuild()}")
     records = []
-    for entry in content.get("kernels", ()):
+    for entry in entries:
         try:
             records.append(Kernel.from_entry(entry))
-        except (KeyError, TypeError, ValueError) as error:
-            name = entry.get("name", "?") if isinstance(entry, dict) else "?"
+        except (TypeError, ValueError) as error:
+            name = entry.get("name") if isinstance(entry, dict) else None
             raise CatalogError(
-                f"jax_clc: the kernel manifest {path} is damaged at kernel {name}: {type(error).__name__}: {error}. "
-                f"{how_to_rebuild()}"
+                f"jax_clc: the kernel manifest {path} is damaged at kernel {name if isinstance(name, str) else '?'}: "
+                f"{error}. {how_to_rebuild()}"
             ) from error
     records.sort(key=lambda kernel: kernel.name)
     by_name = {kernel.name: kernel for kernel in records}

@@ -11,7 +11,19 @@ from jax_clc.planning.problem import GemmProblem, Operand, dtype_bytes, short_dt
 SCHEDULES = ("nonpersistent", "static", "dynamic", "clc")
 SM_LIMIT_SCHEDULES = ("static", "dynamic")
 OPERANDS: tuple[Operand, ...] = ("a", "b", "d")
-MAX_SIZE = 2**31 - 1
+SIZE_MARGIN = 2**16
+MAX_SIZE = 2**31 - SIZE_MARGIN
+"""The largest size, and number of cluster tiles, that kernels are called with; cpp/kernel_spec.h has the same.
+
+Kernels count in 32 bits, and beyond both: sizes are rounded up to whole cluster tiles, and each worker counts on past
+the last tile, by two rounds of all workers at most (ping-pong). The margin is larger than any cluster tile, which the
+extension checks, and than two rounds of all CTAs that any device holds."""
+
+MAX_RASTER_GROUP = 2**15
+"""The widest panel of the raster that a table or a call may ask for; cpp/gemm_attributes.h has the same. Panels that
+pay are far narrower, for L2 must hold their operand: more is a mistake. The launcher cuts a panel to the tiles that
+there are, so that its product with the length of the walk is no more than their number."""
+
 MAX_STRIDE_BYTES = 2**40
 
 
@@ -65,10 +77,26 @@ def _majors(kernel: Kernel, problem: GemmProblem) -> str | None:
     )
 
 
-def _sizes(kernel: Kernel, problem: GemmProblem) -> str | None:
+def _too_large(problem: GemmProblem) -> str | None:
+    """The first size beyond the limit, and the limit, in words."""
     for name in ("batch", "m", "n", "k"):
         if getattr(problem, name) > MAX_SIZE:
-            return f"{name} = {getattr(problem, name)} does not fit in 32 bits"
+            return f"{name} = {getattr(problem, name)}, beyond the limit of {MAX_SIZE}"
+    return None
+
+
+def _sizes(kernel: Kernel, problem: GemmProblem) -> str | None:
+    return _too_large(problem)
+
+
+def _tiles(kernel: Kernel, problem: GemmProblem) -> str | None:
+    m, n = (problem.n, problem.m) if kernel.swapped else (problem.m, problem.n)
+    tile_m, tile_n = kernel.cluster_tile
+    tiles = problem.batch * -(-m // tile_m) * -(-n // tile_n)
+    return None if tiles <= MAX_SIZE else f"it would compute {tiles} tiles, beyond the limit of {MAX_SIZE}"
+
+
+def _strides(kernel: Kernel, problem: GemmProblem) -> str | None:
     for operand in OPERANDS:
         if kernel_operand(kernel, operand) in kernel.aligned_operands:
             size = max(problem.strides(operand)) * dtype_bytes(problem.dtype(operand))
@@ -89,7 +117,9 @@ PROBLEM_CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(_dtypes, lambda p: f"computes {_types(p.a_dtype, p.b_dtype, p.out_dtype)}"),
     Constraint(_epilogue, lambda p: f"of these dtypes has the epilogue {p.epilogue}"),
     Constraint(_majors, lambda p: f"of these dtypes takes a {p.a_major}-major a with a {p.b_major}-major b"),
-    Constraint(_sizes, lambda p: f"takes sizes as large as {p.batch} x ({p.m} x {p.n} x {p.k})"),
+    Constraint(_sizes, lambda p: f"takes {_too_large(p)}"),
+    Constraint(_tiles, lambda p: f"counts all tiles of {p.sizes_text} within the limit of {MAX_SIZE}"),
+    Constraint(_strides, lambda p: f"takes strides as long as those of {p.sizes_text}"),
     Constraint(_alignment, lambda p: "takes operands of this alignment"),
 )
 """In the order in which they are told: the first that fails is the reason."""

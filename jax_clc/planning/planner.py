@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from jax_clc.planning import catalog, constraints, cost_model, tuned_choices
 from jax_clc.planning.catalog import Kernel
@@ -64,6 +67,21 @@ def plan(
         shipped = {k.family for k in every}
         devices = [device for device in reference_devices() if device.family in shipped]
     return _plan(problem, schedule, kernel, sm_limit or 0, tuple(devices), every, tuned_choices.tables())
+
+
+def fingerprint() -> str:
+    """A hash of what decides a plan beside its arguments: the kernels that ship and the tuned tables in force."""
+    return _fingerprint(catalog.directory(), tuned_choices.tables())
+
+
+@functools.lru_cache(maxsize=8)
+def _fingerprint(folder: Path, tables: tuned_choices.Tables) -> str:
+    del folder  # of the manifest that is read here
+    try:
+        kernels = json.dumps(catalog.manifest(), sort_keys=True)
+    except catalog.CatalogError:
+        kernels = ""  # no plan will be made
+    return hashlib.sha256((kernels + repr(tables)).encode()).hexdigest()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -147,11 +165,15 @@ def parts_of_k(problem: GemmProblem) -> list[int]:
 
 
 def _split_factors(kernel: Kernel, problem: GemmProblem) -> list[int]:
-    """1, and for a split-K kernel the factors that leave no part without a K block."""
+    """1, and for a split-K kernel the factors that leave no part without a K block, and whose product with the number
+    of K blocks the kernel can count."""
     if not kernel.split_k:
         return [1]
     k_steps = max(1, -(-problem.k // kernel.cta_tile[2]))
-    return [1] + [f for f in SPLIT_K_FACTORS if f <= k_steps and (f - 1) * -(-k_steps // f) < k_steps]
+    return [1] + [
+        f for f in SPLIT_K_FACTORS
+        if f <= k_steps and (f - 1) * -(-k_steps // f) < k_steps and f * k_steps <= constraints.MAX_SIZE
+    ]  # fmt: skip
 
 
 def _tuned(

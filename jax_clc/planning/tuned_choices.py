@@ -6,14 +6,15 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jax_clc.planning.constraints import MAX_SIZE
+from jax_clc.planning import json_fields
+from jax_clc.planning.constraints import MAX_RASTER_GROUP
 from jax_clc.planning.device_model import REFERENCE_DEVICES, DeviceModel
+from jax_clc.planning.json_fields import part, positive, text, whole
 from jax_clc.planning.problem import GemmProblem
 
 TUNED_VARIABLE = "JAX_CLC_TUNED"
@@ -71,6 +72,10 @@ class Tables:
     def __len__(self) -> int:
         return len(self._choices)
 
+    def __repr__(self) -> str:
+        """Every choice: what `planner.fingerprint` is made of."""
+        return f"Tables({dict(sorted(self._choices.items()))!r})"
+
 
 def problem_key(problem: GemmProblem) -> str:
     """What a table calls a problem: `bfloat16,bfloat16,bfloat16 kn 1x4096x4096x4096`, strides added unless compact."""
@@ -119,27 +124,33 @@ def _read(paths: tuple[Path, ...]) -> Tables:
     choices: dict[tuple[str, str], TunedChoice] = {}
     for path in paths:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content["format"] != TABLE_FORMAT:
-                raise ValueError(f"format {content['format']}, expected {TABLE_FORMAT}")
-            device, family = content["device"], content["family"]
-            for key, row in content["choices"].items():
-                choices[family, key] = _choice(row, device, path.name)
-        except (AttributeError, OSError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"jax_clc: the table of tuned choices {path} cannot be read: {error!r}") from error
+            content = json_fields.read(path)
+            if whole(content, "format", least=1) != TABLE_FORMAT:
+                raise ValueError(f"its format is {content['format']}, expected {TABLE_FORMAT}")
+            device, family, rows = text(content, "device"), text(content, "family"), part(content, "choices")
+            for key in rows:
+                choices[family, key] = _choice(rows, key, device, path.name)
+        except (OSError, TypeError, ValueError) as error:
+            raise ValueError(f"jax_clc: the table of tuned choices {path} cannot be read: {error}") from error
     return Tables(choices)
 
 
-def _choice(row: Mapping[str, Any], device: str, table: str) -> TunedChoice:
-    """A row as a choice. Raises ValueError for what no kernel may be called with: the numbers reach it unchanged."""
-    kernel, group, along, split_k, k_parts = way_of(row)
-    us = row["measured_us"]
-    whole = all(isinstance(number, int) for number in (group, along, split_k, k_parts))
-    if not whole or not 1 <= group <= MAX_SIZE or along not in (0, 1) or min(split_k, k_parts) < 1:
-        raise ValueError(
-            f"raster_group {group!r}, raster_along {along!r}, split_k {split_k!r}, k_parts {k_parts!r}: expected whole "
-            "numbers from 1, raster_along 0 or 1"
+def _choice(rows: Mapping[str, Any], key: str, device: str, table: str) -> TunedChoice:
+    """A row as a choice. Raises ValueError for what no kernel may be called with: the numbers reach it unchanged.
+
+    The kernel itself need not ship: tables outlive kernels.
+    """
+    try:
+        row = {"k_parts": 1, **part(rows, key)}
+        return TunedChoice(
+            kernel=text(row, "kernel"),
+            raster_group=whole(row, "raster_group", least=1, most=MAX_RASTER_GROUP),
+            raster_along=whole(row, "raster_along", least=0, most=1),
+            split_k=whole(row, "split_k", least=1),
+            measured_us=positive(row, "measured_us"),
+            device=device,
+            table=table,
+            k_parts=whole(row, "k_parts", least=1),
         )
-    if not isinstance(us, int | float) or not us > 0:
-        raise ValueError(f"measured_us {us!r}: expected a number of microseconds")
-    return TunedChoice(kernel, group, along, split_k, us, device, table, k_parts)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"entry {key!r}: {error}") from error

@@ -20,7 +20,10 @@ def products(call, name, policy, a, b) -> int:
     return jaxpr.count(name)
 
 
-@pytest.mark.parametrize("name", ["dots_saveable", "dots_with_no_batch_dims_saveable"])
+KEEPING = ["dots_saveable", "dots_with_no_batch_dims_saveable"]
+
+
+@pytest.mark.parametrize("name", [*KEEPING, "checkpoint_dots", "checkpoint_dots_with_no_batch_dims"])
 @pytest.mark.parametrize("shape", [(8, 8), (2, 8, 8)])
 def test_policy_keeps_what_jaxs_policy_keeps(name, shape) -> None:
     a = jnp.ones(shape, jnp.bfloat16)
@@ -28,5 +31,22 @@ def test_policy_keeps_what_jaxs_policy_keeps(name, shape) -> None:
     theirs = products(jnp.matmul, "= dot_general[", getattr(jax.checkpoint_policies, name), a, a)
     nothing = products(matmul, "= gemm[", None, a, a)
     assert ours == theirs
-    kept = name == "dots_saveable" or len(shape) == 2
+    kept = not name.endswith(("no_batch_dims", "no_batch_dims_saveable")) or len(shape) == 2
     assert (ours < nothing) == kept
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (2, 8, 8)])
+def test_results_go_to_the_host_where_jaxs_policy_sends_them(shape) -> None:
+    a = jnp.ones(shape, jnp.bfloat16)
+    policies = (
+        module.offload_dot_with_no_batch_dims("device", "pinned_host")
+        for module in (checkpoint_policies, jax.checkpoint_policies)
+    )
+
+    def moved(call, policy) -> int:
+        loss = jax.checkpoint(lambda a: jnp.sin(call(a, a)).astype(jnp.float32).sum(), policy=policy)
+        return str(jax.make_jaxpr(jax.grad(loss))(a)).count("device_put[")
+
+    ours, theirs = (moved(call, policy) for call, policy in zip((matmul, jnp.matmul), policies, strict=True))
+    assert ours == theirs
+    assert bool(ours) == (len(shape) == 2)

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hlo import lowered
+from jax._src.compute_on import extend_compute_type
 
+from jax_clc import gemm_lowering
 from jax_clc.matmul import dot_general, einsum, matmul, plan
 from jax_clc.options import GemmOptions
 
@@ -284,6 +287,32 @@ def test_sm_limit_reaches_the_call_and_leaves_schedules_that_honour_it() -> None
     (call,) = lowered(functools.partial(matmul, sm_limit=8), struct(4096, 512), struct(512, 4096)).calls
     assert call["sm_limit"] == "8"
     assert all(name.endswith(("_static", "_dynamic")) for name in call["kernels"].split(","))
+
+
+@pytest.mark.parametrize("limit", [np.int64(8), 2**63])
+def test_sm_limit_is_any_whole_number(limit) -> None:
+    (call,) = lowered(functools.partial(matmul, sm_limit=limit), struct(4096, 512), struct(512, 4096)).calls
+    assert int(call["sm_limit"]) == min(limit, 2**31 - 1)
+
+
+def test_what_the_host_computes_calls_no_kernel() -> None:
+    def on_the_host(a, b):
+        with extend_compute_type("device_host"):  # what `compute_on` sets, which jax 0.10 has changed
+            return matmul(a, b)
+
+    found = lowered(on_the_host, struct(256, 128), struct(128, 512))
+    assert not found.calls
+    assert found.operations["dot_general"] == 1
+
+
+def test_plan_is_for_the_gpu_at_hand(monkeypatch) -> None:
+    a, b = struct(256, 128), struct(128, 512)
+    assert set(plan(a, b).choices) == {"sm_90a", "sm_100f"}
+    for capability, family in (("9.0", "sm_90a"), ("10.3", "sm_100f")):
+        monkeypatch.setattr(gemm_lowering, "_local_gpu", lambda found=capability: found)
+        assert set(plan(a, b).choices) == {family}
+    monkeypatch.setattr(gemm_lowering, "_local_gpu", lambda: "8.0")  # no kernels there: what others would run
+    assert set(plan(a, b).choices) == {"sm_90a", "sm_100f"}
 
 
 def test_plan_tells_what_the_call_does() -> None:

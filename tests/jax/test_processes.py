@@ -172,6 +172,32 @@ def test_the_persistent_cache_hits_in_a_second_process(tmp_path) -> None:
     assert second == [first[1], "0"]
 
 
+SPLIT_AND_CACHED = """
+import sys, jax, jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+jax.config.update("jax_num_cpu_devices", 4)
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
+found = []
+jax.monitoring.register_event_listener(lambda event, **_: found.append(event))
+import jax_clc
+mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+a, b = (jax.device_put(jnp.ones((64, 64), jnp.bfloat16), NamedSharding(mesh, spec)) for spec in (P("x"), P()))
+jax.block_until_ready((a, b))
+for schedule in sys.argv[2:]:
+    found.clear()
+    jax.block_until_ready(jax.jit(lambda a, b: jax_clc.matmul(a, b, schedule=schedule))(a, b))
+    print(found.count("/jax/compilation_cache/cache_hits"))
+"""
+
+
+def test_the_persistent_cache_tells_programs_on_a_mesh_apart_by_what_they_ask_for(tmp_path) -> None:
+    assert output_of(start_python(SPLIT_AND_CACHED, str(tmp_path), "static", "static")).split() == ["0", "1"]
+    assert output_of(start_python(SPLIT_AND_CACHED, str(tmp_path), "nonpersistent", "static")).split() == ["0", "1"]
+
+
 DISTRIBUTED = """
 import sys, numpy as np, jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P

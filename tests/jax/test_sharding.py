@@ -189,6 +189,25 @@ def test_sizes_that_the_mesh_does_not_divide_are_as_in_lax(what) -> None:
     assert collectives(run(matmul), *placed) == collectives(run(jnp.matmul), *placed)
 
 
+@pytest.mark.parametrize("preferred", [None, jnp.float32])
+def test_operands_of_two_dtypes_are_as_in_lax(mesh, preferred) -> None:
+    a, b = put(integers(M, K), mesh, P("x")), put(integers(K, N).astype(np.float16), mesh, P(None, "y"))
+    numbers = (((1,), (0,)), ((), ()))
+    ours, theirs = (
+        jax.jit(functools.partial(call, dimension_numbers=numbers, preferred_element_type=preferred))(a, b)
+        for call in (dot_general, jax.lax.dot_general)
+    )
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+
+
+def test_strict_mode_is_a_value_error_on_a_mesh_too(mesh, monkeypatch) -> None:
+    monkeypatch.setenv("JAX_CLC_STRICT", "1")
+    a, b = put(integers(M, K), mesh, P("x")), put(integers(K, N), mesh, P())
+    with pytest.raises(ValueError, match="strict mode forbids"):
+        jax.jit(lambda a, b: matmul(a, b))(a, b)  # not traced before
+
+
 def test_a_mesh_axis_that_does_not_divide_is_jaxs_own_error(mesh) -> None:
     with pytest.raises(ValueError, match="evenly divide|divisible"):
         jax.jit(matmul, in_shardings=(NamedSharding(mesh, P("y")), None))(integers(6, K), integers(K, N))

@@ -22,6 +22,15 @@ def test_every_tile_is_handed_out_once(tiles_m, tiles_n, batches, raster_group, 
     assert set(handed_out) == grid
 
 
+@given(tiles_m=tiles, tiles_n=tiles, wider=st.integers(0, 100), raster_along=along)
+def test_a_group_wider_than_the_tiles_is_all_of_them(tiles_m, tiles_n, wider, raster_along):
+    """So the launcher passes none that is wider: the kernels multiply it by the length of the walk, in 32 bits."""
+    across = tiles_m if raster_along else tiles_n
+    for linear in range(tiles_m * tiles_n + 10):
+        expected = cluster_tile(linear, tiles_m, tiles_n, across, raster_along)
+        assert cluster_tile(linear, tiles_m, tiles_n, across + wider, raster_along) == expected
+
+
 @given(tiles_m=tiles, tiles_n=tiles, batches=st.integers(1, 3), past=st.integers(0, 100), group=groups, walk=along)
 def test_an_index_past_the_end_is_no_tile(tiles_m, tiles_n, batches, past, group, walk):
     _, _, batch = cluster_tile(tiles_m * tiles_n * batches + past, tiles_m, tiles_n, group, walk)

@@ -239,6 +239,37 @@ def test_damaged_cubin_is_found_before_the_driver_sees_it(native, driver, ship, 
     assert driver.log("cuLibraryLoadData") == []
 
 
+@pytest.mark.parametrize("open_at_first", [True, False])
+@pytest.mark.parametrize("missing,works,fails", [("elementwise", 0, 2), ("fake", 2, 0)])
+def test_of_a_kernel_and_its_stand_in_only_what_is_launched_must_load(
+    native, driver, ship, kernel_folder, missing, works, fails, open_at_first
+):
+    """`works` and `fails` are bytes by which the address of A is off."""
+    entries = {"fake": fake_entry(), "elementwise": fake_entry("elementwise", elements=True)}
+    for entry in entries.values():
+        ship(entry)
+    (kernel_folder / f"{missing}.cubin").unlink()
+    driver.has_params_of(next(entry for name, entry in entries.items() if name != missing))
+    driver.open_devices(*([0] if open_at_first else []))
+    call = Gemm()
+    call.addresses["a"] += works
+    call.run_on_cuda(native)
+    assert len(driver.log("cuLaunchKernelEx")) == 1
+    call.addresses["a"] += fails - works
+    with pytest.raises(HandlerError, match=rf"kernel {missing}: its cubin .*{missing}\.cubin cannot be read") as error:
+        call.run_on_cuda(native)
+    assert error.value.code == 9 and len(driver.log("cuLaunchKernelEx")) == 1
+
+
+def test_instantiate_loads_the_stand_in_too(native, driver, ship):
+    """Which kernel is needed is known only when it is too late to load without waiting."""
+    ship(fake_entry(image=b"tensor maps"), image=b"tensor maps")
+    ship(fake_entry("elementwise", elements=True, image=b"elements"), image=b"elements")
+    driver.open_devices(0)
+    Runtime(STREAM).call(native.handlers("CUDA")["instantiate"], "instantiate", Gemm().attributes)
+    assert driver.log("cuLibraryLoadData") == ["cuLibraryLoadData tensor maps", "cuLibraryLoadData elements"]
+
+
 def test_without_libcuda_the_error_says_so(native, ship):
     ship(fake_entry())
     native.set_driver_library("libcuda-that-is-not-there.so.1")

@@ -134,12 +134,42 @@ def test_missing_manifest_names_the_file_and_how_to_rebuild(manifest_folder):
     assert str(manifest_folder / "manifest.json") in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 99}', '{"format": 1, "kernels": [{"name": "x"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"format": 99}', '{"format": 1, "kernels": [{"name": "x"}]}', '{"format": 1, "kernels": null}',
+     "[" * 100_000],
+)  # fmt: skip
 def test_damaged_manifest_names_the_file_and_how_to_rebuild(manifest_folder, text):
     (manifest_folder / "manifest.json").write_text(text)
     with pytest.raises(native_module.NativeError, match="ebuild") as error:
         native_module.register()
     assert str(manifest_folder / "manifest.json") in str(error.value)
+
+
+@pytest.mark.parametrize("change", [
+    {"name": 5}, {"name": "\ud800"}, {"image": 5}, {"image": "\ud800.cubin"}, {"symbol": "\ud800"},
+    {"cta_tile": [0, 0, 0]}, {"cluster": [0, 1]}, {"stages": 0}, {"dynamic_smem_bytes": -1}, {"minimum_driver": 2**70},
+])  # fmt: skip
+def test_damaged_entry_names_the_file_and_how_to_rebuild(manifest_folder, change):
+    (manifest_folder / "manifest.json").write_text(json.dumps({"format": 1, "kernels": [{**fake_entry(), **change}]}))
+    with pytest.raises(native_module.NativeError, match="ebuild") as error:
+        native_module.register()
+    assert str(manifest_folder / "manifest.json") in str(error.value)
+
+
+def test_import_with_a_damaged_manifest_works_and_the_first_call_for_kernels_says_why(tmp_path):
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "kernels": [{**fake_entry(), "name": 5}]}))
+    code = """
+import jax_clc
+from jax_clc import native
+for call in (native.register, jax_clc.kernels):
+    try:
+        call()
+    except RuntimeError as error:
+        print(type(error).__name__, "the field 'name' is 5" in str(error))
+"""
+    result = run_python(code, JAX_CLC_CUBINS=str(tmp_path))
+    assert result.stdout.split() == ["NativeError", "True", "CatalogError", "True"], result.stderr
 
 
 def test_manifest_of_another_abi_is_refused(manifest_folder):

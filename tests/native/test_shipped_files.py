@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jax_clc.planning import catalog
+from jax_clc.planning.constraints import MAX_SIZE
 
 PACKAGE_BUDGET_BYTES = 25_000_000
 
@@ -23,6 +24,12 @@ def shipped() -> tuple[catalog.Kernel, ...]:
 def test_every_entry_is_taken_by_the_extension(native, shipped):
     for kernel in shipped:
         native.register_kernel(dict(kernel.entry), str(catalog.directory() / kernel.entry["image"]))
+
+
+def test_the_largest_size_rounded_up_to_whole_tiles_fits_in_32_bits(shipped):
+    for kernel in shipped:
+        for tile in (*kernel.cluster_tile, kernel.cta_tile[2]):
+            assert MAX_SIZE + tile - 1 < 2**31, kernel.name
 
 
 def test_every_cubin_is_the_one_that_was_built_and_has_its_ptx(shipped):

@@ -182,6 +182,32 @@ def test_scratch_of_the_plan_is_enough_for_every_family():
     assert made.scratch_bytes == max(c.scratch_bytes for c in made.choices.values())
 
 
+def test_no_split_makes_the_kernels_count_of_k_blocks_leave_32_bits():
+    kernel = next(k for k in catalog.kernels() if k.split_k)
+    k = constraints.MAX_SIZE
+    factors = planner._split_factors(kernel, P(16, 16, k))
+    assert factors[-1] > 1 and factors[-1] * -(-k // kernel.cta_tile[2]) <= constraints.MAX_SIZE
+
+
+@pytest.mark.parametrize("name", ["batch", "m", "n", "k"])
+def test_a_size_that_leaves_32_bits_when_it_is_rounded_up_falls_back_with_its_name_and_the_limit(name):
+    sizes = {"batch": 1, "m": 8, "n": 8, "k": 8}
+    assert plan(P(**{**sizes, name: constraints.MAX_SIZE})).fallback_reason is None
+    for size in (constraints.MAX_SIZE + 1, 2**31 - 63, 2**31 - 1, 2**31):
+        reason = plan(P(**{**sizes, name: size})).fallback_reason
+        assert reason is not None and f"takes {name} = {size}, beyond the limit of {constraints.MAX_SIZE}" in reason
+
+
+def test_more_tiles_than_are_counted_in_32_bits_fall_back_with_their_number_and_the_limit():
+    problem = P(129, 257, 8, batch=2**30)
+    reason = plan(problem).fallback_reason
+    assert reason is not None and f"counts all tiles of {problem.sizes_text} within the limit of" in reason
+    kernel = next(k for k in catalog.kernels("sm_90a") if k.cluster_tile == (64, 128) and not k.swapped)
+    checks = [c for c in constraints.PROBLEM_CONSTRAINTS if c.violation is constraints._tiles]
+    _, why = constraints.first_failure(kernel, problem, checks)
+    assert why == f"it would compute {2**30 * 9} tiles, beyond the limit of {constraints.MAX_SIZE}"
+
+
 def test_empty_products_are_planned_without_dividing_by_zero():
     for sizes in ((0, 8, 8), (8, 0, 8), (8, 8, 0)):
         assert plan(P(*sizes)).fallback_reason is None
@@ -328,17 +354,50 @@ def test_an_unreadable_table_is_a_value_error_that_names_it(tmp_path, monkeypatc
 
 @pytest.mark.parametrize(
     "field, value",
-    [("raster_group", 0), ("raster_group", 8.5), ("raster_group", 2**40), ("raster_along", 7), ("split_k", 0),
-     ("k_parts", "4"), ("measured_us", "fast"), ("measured_us", None), (None, None)],
+    [("raster_group", 0), ("raster_group", 8.5), ("raster_group", 2**40), ("raster_group", 2**30),
+     ("raster_group", constraints.MAX_RASTER_GROUP + 1), ("raster_group", True), ("raster_along", 7), ("split_k", 0),
+     ("k_parts", "4"), ("measured_us", "fast"), ("measured_us", None), ("measured_us", float("inf")),
+     ("measured_us", float("nan")), pytest.param("measured_us", 10**400, id="measured_us-10**400"),
+     ("kernel", 5), ("kernel", None), ("kernel", ["x"])],
 )  # fmt: skip
-def test_a_table_whose_numbers_no_kernel_may_get_is_a_value_error_that_names_it(field, value, tmp_path, monkeypatch):
+def test_a_table_whose_entry_no_kernel_may_get_is_a_value_error_that_names_it(field, value, tmp_path, monkeypatch):
     path = tmp_path / "own.json"
-    content = json.loads(Path(_table(path, "key", "kernel")).read_text())
-    if field is None:
-        content["choices"] = [content["choices"]]
-    else:
-        content["choices"]["key"][field] = value
+    content = json.loads(Path(_table(path, "the key", "kernel")).read_text())
+    content["choices"]["the key"][field] = value
     path.write_text(json.dumps(content))
     monkeypatch.setenv("JAX_CLC_TUNED", str(path))
-    with pytest.raises(ValueError, match=r"own\.json cannot be read"):
+    with pytest.raises(ValueError, match=rf"own\.json cannot be read: entry 'the key': the field '{field}' is"):
         plan(P(8, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda c: c.update(choices=[c["choices"]]), lambda c: c.update(choices={"key": 5}),
+     lambda c: c["choices"]["key"].pop("split_k"), lambda c: c.update(family=5), lambda c: c.update(device=["x"]),
+     lambda c: c.update(format=2)],
+)  # fmt: skip
+def test_a_table_of_another_form_is_a_value_error_that_names_it(change, tmp_path, monkeypatch):
+    path = tmp_path / "own.json"
+    content = json.loads(Path(_table(path, "key", "kernel")).read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    monkeypatch.setenv("JAX_CLC_TUNED", str(path))
+    with pytest.raises(ValueError, match=r"own\.json cannot be read: "):
+        plan(P(8, 8, 8))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, "9" * 5000])
+def test_a_table_that_is_no_json_object_is_a_value_error_that_names_it(text, tmp_path, monkeypatch):
+    path = tmp_path / "own.json"
+    path.write_text(text)
+    monkeypatch.setenv("JAX_CLC_TUNED", str(path))
+    with pytest.raises(ValueError, match=r"own\.json cannot be read: "):
+        plan(P(8, 8, 8))
+
+
+def test_the_widest_raster_group_of_a_table_is_taken(tmp_path, monkeypatch):
+    problem, name = P(4096, 4096, 4096), "sm90_bf16_bf16_f32_bf16_knn_64x128x64_c1x1_s4_nonpersistent"
+    path = Path(_table(tmp_path / "own.json", tuned_choices.problem_key(problem), name))
+    path.write_text(path.read_text().replace('"raster_group": 4', f'"raster_group": {constraints.MAX_RASTER_GROUP}'))
+    monkeypatch.setenv("JAX_CLC_TUNED", str(path))
+    assert plan(problem).choices["sm_90a"].raster_group == constraints.MAX_RASTER_GROUP
