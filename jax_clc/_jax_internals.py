@@ -107,6 +107,12 @@ def computes_on_host(ctx: Any) -> bool:
     return getattr(ctx.jaxpr_eqn_ctx, "compute_type", None) == "device_host"
 
 
+def inside_one_shard() -> bool:
+    """Whether what is traced now is one device's part of a `shard_map` over all axes of its mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and len(mesh.manual_axes) == len(mesh.axis_names)
+
+
 def register_lowering(primitive: core.Primitive, rule: Any) -> None:
     """Registers the one rule for all platforms, and not as cacheable.
 

@@ -11,19 +11,19 @@ from typing import Any
 
 import jax
 
-from jax_clc.gemm_primitive import gemm_p
+from jax_clc.gemm_primitive import PRODUCTS
 
 Policy = Callable[..., Any]
 
 
 def dots_saveable(primitive: Any, *avals: Any, **parameters: Any) -> bool:
     """`jax.checkpoint_policies.dots_saveable`, for our products too: results of products are kept."""
-    return primitive is gemm_p or bool(jax.checkpoint_policies.dots_saveable(primitive, *avals, **parameters))
+    return primitive in PRODUCTS or bool(jax.checkpoint_policies.dots_saveable(primitive, *avals, **parameters))
 
 
 def dots_with_no_batch_dims_saveable(primitive: Any, *avals: Any, **parameters: Any) -> bool:
     """`jax.checkpoint_policies.dots_with_no_batch_dims_saveable`, for our products too: those without a batch axis."""
-    if primitive is gemm_p:
+    if primitive in PRODUCTS:
         return not parameters["contraction"].batch
     return bool(jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *avals, **parameters))
 
@@ -34,7 +34,7 @@ def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy
     policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims(offload_src, offload_dst)
 
     def offloads(primitive: Any, *avals: Any, **parameters: Any) -> Any:
-        if primitive is gemm_p:
+        if primitive in PRODUCTS:
             # The same answer as for a product of `lax` with these axes.
             numbers = parameters["contraction"].dimension_numbers()
             return policy(jax.lax.dot_general_p, *avals, dimension_numbers=numbers)

@@ -1,4 +1,4 @@
-"""Lowers `gemm_p`: to the custom call `jax_clc.gemm.v1` where a kernel serves, to `lax.dot_general` elsewhere.
+"""Lowers `PRODUCTS`: to the custom call `jax_clc.gemm.v1` where a kernel serves, to `lax.dot_general` elsewhere.
 
 `plan_contraction` answers which; `_lower_for` writes the program: padding copies if the plan asks for them, the call
 with its scratch, and a slice of the result if its rows were padded.
@@ -21,7 +21,7 @@ from jax.interpreters import mlir
 from jax_clc import _jax_internals as internals
 from jax_clc import emulation, native, partitioning
 from jax_clc.contraction import Contraction
-from jax_clc.gemm_primitive import gemm_p, reference
+from jax_clc.gemm_primitive import PRODUCTS, gemm_p, reference
 from jax_clc.gemm_view import GemmView, MatrixView, NotAGemm, gemm_view
 from jax_clc.operand_source import given, sources_of
 from jax_clc.options import GemmOptions
@@ -275,7 +275,7 @@ def _lower_partitioned(ctx: Any, sources: Sequence[Any], contraction: Contractio
 
 
 portable_gemm_p = internals.Primitive("portable_gemm")
-"""`gemm_p` inside a program for several platforms, where JAX chooses between rules registered one for each."""
+"""A product inside a program for several platforms, where JAX chooses between rules registered one for each."""
 portable_gemm_p.def_abstract_eval(lambda a, b, **parameters: gemm_p.abstract_eval(a, b, **parameters)[0])
 
 
@@ -287,7 +287,8 @@ def _lower(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
     return rule(ctx, a, b, **parameters)
 
 
-internals.register_lowering(gemm_p, _lower)
+for _primitive in PRODUCTS:
+    internals.register_lowering(_primitive, _lower)
 internals.require_devices_during_lowering(gemm_p)
 mlir.register_lowering(portable_gemm_p, _lower_reference)
 mlir.register_lowering(portable_gemm_p, _lower_cpu, platform="cpu")

@@ -22,6 +22,10 @@ from jax_clc.options import GemmOptions
 gemm_p = internals.Primitive("gemm")
 """Operands a, b. Parameters: `contraction`; `precision`, `preferred_element_type` as `lax.dot_general`; `out_dtype`, to
 which the sum is rounded (None: what `lax.dot_general` gives); `out_sharding` of the result; `options`."""
+shard_gemm_p = internals.Primitive("gemm")
+"""The same where the program already is one device's, inside a `shard_map` over all axes: its lowering needs no
+devices, so that JAX lowers it on an `AbstractMesh` too."""
+PRODUCTS = (gemm_p, shard_gemm_p)
 
 
 def contract(
@@ -47,7 +51,8 @@ def contract(
     unreduced = out_sharding is not None and getattr(out_sharding.spec, "unreduced", None)
     if unreduced or internals.has_partial_sums(a) or internals.has_partial_sums(b):
         return reference(a, b, **parameters)
-    return gemm_p.bind(a, b, options=options, **parameters)
+    primitive = shard_gemm_p if internals.inside_one_shard() else gemm_p
+    return primitive.bind(a, b, options=options, **parameters)
 
 
 def reference(
@@ -102,7 +107,6 @@ def _natural_sharding(out_sharding: Any, contraction: Contraction) -> Any:
     return out_sharding.update(spec=out_sharding.spec.update(partitions=tuple(natural)))
 
 
-@gemm_p.def_abstract_eval
 def _abstract_eval(
     a: Any, b: Any, *, contraction: Contraction, precision: Any, preferred_element_type: Any, out_dtype: Any,
     out_sharding: Any, options: GemmOptions,
@@ -116,10 +120,6 @@ def _abstract_eval(
     if permutation != tuple(range(len(permutation))):
         aval, _ = lax.transpose_p.abstract_eval(aval, permutation=permutation)
     return aval if out_dtype is None else aval.update(dtype=jax.numpy.dtype(out_dtype))
-
-
-# JAX's own rule for eager calls: it compiles the primitive even where `disable_jit` or `debug_nans` run op by op.
-gemm_p.def_impl(functools.partial(internals.apply_primitive, gemm_p))
 
 
 def _transpose_a(cotangent: Any, a: Any, b: Any, *, contraction: Contraction, **parameters: Any) -> jax.Array:
@@ -142,9 +142,6 @@ def _backward(
     )  # fmt: skip
 
 
-ad.defbilinear(gemm_p, _transpose_a, _transpose_b)
-
-
 def _batch(
     axis_data: Any, operands: Any, axes: Any, *, contraction: Contraction, out_sharding: Any, **parameters: Any
 ) -> Any:
@@ -157,5 +154,10 @@ def _batch(
     return contract(a, b, contraction, out_sharding=out_sharding, **parameters), position
 
 
-internals.fancy_primitive_batchers[gemm_p] = _batch
-internals.check_nans_of(gemm_p)
+for _primitive in PRODUCTS:
+    _primitive.def_abstract_eval(_abstract_eval)
+    # JAX's own rule for eager calls: it compiles the primitive even where `disable_jit` or `debug_nans` run op by op.
+    _primitive.def_impl(functools.partial(internals.apply_primitive, _primitive))
+    ad.defbilinear(_primitive, _transpose_a, _transpose_b)
+    internals.fancy_primitive_batchers[_primitive] = _batch
+    internals.check_nans_of(_primitive)

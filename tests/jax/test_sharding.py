@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import why_no_emulated_device
 from hlo import collectives
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_clc
@@ -225,6 +225,17 @@ def test_shard_map_runs_one_devices_product(mesh, check_vma) -> None:
     assert collectives(ours, *arrays) == {REDUCE: 1}
     for mine, other in zip(_layer_gradient(ours, *arrays), _layer_gradient(theirs, *arrays), strict=True):
         np.testing.assert_array_equal(np.asarray(mine, np.float32), np.asarray(other, np.float32))
+
+
+@pytest.mark.parametrize(("dtype", "call"), [(jnp.bfloat16, "jax_clc.gemm.v1"), (jnp.float32, "dot_general")])
+def test_shard_map_is_lowered_on_a_mesh_without_devices(dtype, call) -> None:
+    mesh = AbstractMesh((4,), ("x",))
+    layer = jax.shard_map(matmul, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"))
+    loss = jax.grad(lambda a, b: layer(a, b).astype(jnp.float32).sum(), (0, 1))
+    a, b = (jax.ShapeDtypeStruct((512, 512), dtype, sharding=NamedSharding(mesh, spec)) for spec in (P("x"), P()))
+    for function, count in ((layer, 1), (loss, 2)):
+        text = jax.jit(function).trace(a, b).lower(lowering_platforms=("cuda",)).as_text()
+        assert text.count(call) == count
 
 
 def test_shard_map_operands_that_vary_over_different_axes(mesh) -> None:
