@@ -78,15 +78,17 @@ def shipping() -> dict[str, Kernel]:
 
 def typical_us(rows: Sequence[Mapping[str, Any]]) -> dict[Way, float]:
     """Times of one problem's candidates, of kernels that still ship: means over its sweeps. GPUs of one kind differ,
-    and not every sweep had every candidate, so times are compared over what all of them measured."""
+    and not every sweep had every candidate, so times are compared over what all of them measured. A sweep without the
+    candidate that most have is left out: nothing says how fast its GPU was."""
     kernels = shipping()
     times = [{way_of(c): c["measured_us"] for c in row["candidates"] if c["kernel"] in kernels} for row in rows]
     times = [row for row in times if row]
     if not times:
         return {}
-    common = set.intersection(*map(set, times)) or set(times[-1])
-    times = [row for row in times if common & set(row)]
-    scales = [statistics.geometric_mean(row[way] for way in common if way in row) for row in times]
+    ((yardstick, _),) = collections.Counter(way for row in times for way in row).most_common(1)
+    times = [row for row in times if yardstick in row]
+    common = set.intersection(*map(set, times))
+    scales = [statistics.geometric_mean(row[way] for way in common) for row in times]
     scale = statistics.geometric_mean(scales)
     shares: dict[Way, list[float]] = {}
     for row, own in zip(times, scales, strict=True):
@@ -185,7 +187,7 @@ def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """
     found = collections.Counter(way_of(candidate) for row in rows for candidate in row["candidates"])
     typical = typical_us(rows)
-    common = {way: us for way, us in typical.items() if found[way] >= len(rows) // 2}
+    common = {way: us for way, us in typical.items() if 2 * found[way] >= len(rows)}
     if common:
         limit = min(common.values())
         typical = common | {way: us for way, us in typical.items() if us * (1 + spread_of(rows, way)) < limit}

@@ -17,19 +17,32 @@ class Inexact(RuntimeError):
 
 
 def exact_result(problem: GemmProblem, a: jax.Array, b: jax.Array) -> jax.Array:
-    """The sums in float32, where the operands make them exact, rounded once to the output dtype."""
+    """The sums in float32, where the operands make them exact, rounded once to the output dtype.
+
+    An integer output holds what fits of the sum, modulo a power of two, as integers do in JAX. Raises ValueError for
+    dtypes that JAX does not take, and for floats summed into integers, as it does not say how they are rounded.
+    """
+    dtype, out_dtype = jnp.dtype(problem.a_dtype), jnp.dtype(problem.out_dtype)
+    whole, whole_out = (jnp.issubdtype(one, jnp.integer) for one in (dtype, out_dtype))
+    if whole and out_dtype.itemsize < dtype.itemsize:
+        raise ValueError(f"{problem}: JAX takes no output dtype narrower than integer operands")
+    if whole_out and not whole:
+        raise ValueError(f"{problem}: what sums of floats are as integers is not defined")
 
     def product(x: jax.Array, y: jax.Array) -> jax.Array:
         x, y = x.astype(jnp.float32), y.astype(jnp.float32)
-        return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST).astype(problem.out_dtype)
+        sums = jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
+        return (sums.astype(jnp.int32) if whole_out else sums).astype(out_dtype)
 
     return jax.jit(on_stored(problem, product), compiler_options=UNTUNED)(a, b)
 
 
 def poison(problem: GemmProblem) -> None:
-    """Leaves NaN in memory that the allocator hands out next, so that an element never written shows."""
-    shape = (problem.batch, problem.m, problem.n)
-    jax.block_until_ready([jnp.full(shape, jnp.nan, problem.out_dtype) for _ in range(2)])
+    """Leaves NaN, or the least integer, in memory that the allocator hands out next, so that an element never written
+    shows."""
+    shape, dtype = (problem.batch, problem.m, problem.n), jnp.dtype(problem.out_dtype)
+    value = jnp.iinfo(dtype).min if jnp.issubdtype(dtype, jnp.integer) else jnp.nan
+    jax.block_until_ready([jnp.full(shape, value, dtype) for _ in range(2)])
 
 
 def compare(name: str, problem: GemmProblem, result: jax.Array, expected: jax.Array) -> None:

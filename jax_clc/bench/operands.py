@@ -45,16 +45,22 @@ def sets_beyond_l2(problem: GemmProblem) -> int:
 
 
 def random_sets(problem: GemmProblem, count: int, seed: int = 0) -> list[tuple[jax.Array, jax.Array]]:
-    """`count` sets of standard normal operands. Never zeros: they run faster than any real data."""
+    """`count` sets of operands: standard normal, integers over the range of their dtype. Never zeros: they run faster
+    than any real data."""
+
+    def drawn(key: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.Array:
+        if not jnp.issubdtype(dtype, jnp.integer):
+            return jax.random.normal(key, shape, dtype)
+        values = jnp.iinfo(dtype)
+        return jax.random.randint(key, shape, values.min, values.max, dtype)
 
     @jax.jit
-    def normal(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def operands(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         a_shape, b_shape = stored_shapes(problem)
         a_key, b_key = jax.random.split(key)
-        a = jax.random.normal(a_key, a_shape, problem.a_dtype)
-        return a, jax.random.normal(b_key, b_shape, problem.b_dtype)
+        return drawn(a_key, a_shape, problem.a_dtype), drawn(b_key, b_shape, problem.b_dtype)
 
-    return [normal(key) for key in jax.random.split(jax.random.key(seed), count)]
+    return [operands(key) for key in jax.random.split(jax.random.key(seed), count)]
 
 
 def integer_set(problem: GemmProblem, seed: int = 1) -> tuple[jax.Array, jax.Array]:

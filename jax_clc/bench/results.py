@@ -14,6 +14,14 @@ RESULTS_FORMAT = 1
 OURS, BASELINE = "jax_clc", "jnp.dot"
 
 
+def facts(problem: GemmProblem) -> dict[str, Any]:
+    """What a row says of its problem; `problem_of` reads it."""
+    return {
+        "m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch,
+        "majors": problem.a_major + problem.b_major, "dtype": problem.a_dtype, "out_dtype": problem.out_dtype,
+    }  # fmt: skip
+
+
 def row(
     problem: GemmProblem,
     timings: Mapping[str, Timing],
@@ -25,8 +33,7 @@ def row(
 ) -> dict[str, Any]:
     """A row of a results file. `kernels` says what ran for each contestant of ours, `skipped` why one did not run."""
     return {
-        "m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch,
-        "majors": problem.a_major + problem.b_major, "dtype": problem.a_dtype, "out_dtype": problem.out_dtype,
+        **facts(problem),
         "note": note, "input_sets": input_sets, "kernels": dict(kernels), "checked": "exact on integers",
         "contestants": {name: timing.as_json() for name, timing in timings.items()},
         "skipped": dict(skipped or {}),

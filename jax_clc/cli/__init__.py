@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 COMMANDS = {
     "demo": ("jax_clc.cli.demo", "multiply two matrices, check the result, say what ran"),
@@ -21,10 +22,20 @@ COMMANDS = {
 """name -> (module, what it does). A module has `add_parser(subparsers)` and `main(args)`, which gives a status."""
 
 
+class PrintVersion(argparse.Action):
+    """Prints the version and ends the program, whatever else was asked for. Imports the package only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *parsed: Any) -> NoReturn:
+        import jax_clc
+
+        print(jax_clc.__version__)
+        parser.exit()
+
+
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """The parser of `jax-clc`; only the module of `command` is imported, the others appear with their one line."""
     parser = argparse.ArgumentParser(prog="jax-clc", description="Persistent GEMM kernels for JAX on NVIDIA GPUs.")
-    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    parser.add_argument("--version", action=PrintVersion, nargs=0, help="print the version and leave")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, (module, summary) in COMMANDS.items():
         if name == command:
@@ -43,11 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = next((word for word in arguments if not word.startswith("-")), None)
     parser = build_parser(command)
     parsed = parser.parse_args(arguments)
-    if parsed.version:
-        import jax_clc
-
-        print(jax_clc.__version__)
-        return 0
     if parsed.command is None:
         parser.print_help()
         return 0

@@ -11,9 +11,9 @@ from jax_clc.planning.device_model import device_model
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     parser = subparsers.add_parser("plan", help="which kernel serves a product, and why", description=__doc__)
-    parser.add_argument("m", type=int)
-    parser.add_argument("n", type=int)
-    parser.add_argument("k", type=int)
+    parser.add_argument("m", type=problem_arguments.axis_size)
+    parser.add_argument("n", type=problem_arguments.axis_size)
+    parser.add_argument("k", type=problem_arguments.axis_size)
     problem_arguments.add_type_arguments(parser)
     problem_arguments.add_choice_arguments(parser)
     parser.add_argument("--arch", metavar="ARCH", help="plan for one GPU family, e.g. sm_90a or 10.3 (default: all)")

@@ -68,7 +68,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--sms", type=positive, help=f"SMs of the model ({MODEL_SMS}) or emulated device ({EMULATED_SMS})"
     )
     runs = parser.add_argument_group("runs (--emulated, --device)")
-    runs.add_argument("--shape", type=int, nargs=3, metavar=("M", "N", "K"), help="the product that is run")
+    runs.add_argument("--shape", type=positive, nargs=3, metavar=("M", "N", "K"), help="the product that is run")
     runs.add_argument("--held", type=int, default=0, metavar="S", help="a kernel holds S SMs meanwhile (--device)")
     runs.add_argument("--hostile", action="store_true", help="delays and orders at their worst (--emulated)")
     model = parser.add_argument_group("the model (without --emulated, --device)")

@@ -51,13 +51,19 @@ class TracedProduct:
             m, n, k, dtype=kernel.a_dtype, out_dtype=kernel.out_dtype, a_major=kernel.a_major, b_major=kernel.b_major
         )
         made = plan(problem, kernel=kernel.name, devices=[device])
-        attributes = made.attributes()
+        attributes, pads = made.attributes(), made.pads
         shapes = (
-            jax.ShapeDtypeStruct((m, n), kernel.out_dtype),
+            jax.ShapeDtypeStruct((m, pads.get("d", n)), kernel.out_dtype),
             jax.ShapeDtypeStruct((made.scratch_bytes,), jnp.uint8),
         )
         native.register()
-        call = jax.jit(lambda a, b: jax.ffi.ffi_call(native.TARGET, shapes)(a, b, **attributes))
+
+        @jax.jit
+        def call(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+            a, b = _in_rows_of(a, pads.get("a")), _in_rows_of(b, pads.get("b"))
+            d, scratch = jax.ffi.ffi_call(native.TARGET, shapes)(a, b, **attributes)
+            return d[:, :n], scratch
+
         return cls(kernel, problem, _integers(problem), call)
 
     def launch(self) -> tuple[jax.Array, jax.Array]:
@@ -84,6 +90,11 @@ class TracedProduct:
         return trace_from_buffer(
             rows, schedule=self.kernel.schedule, sm_count=device.sm_count, source=source, about=about, **options
         )
+
+
+def _in_rows_of(operand: jax.Array, row: int | None) -> jax.Array:
+    """The operand with zeros behind each row, up to so many elements; as it is for None."""
+    return operand if row is None else jnp.pad(operand, ((0, 0), (0, row - operand.shape[1])))
 
 
 def _integers(problem: GemmProblem) -> tuple[jax.Array, jax.Array]:

@@ -19,7 +19,9 @@ from jax_clc.planning import tuned_choices
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     parser = subparsers.add_parser("tune", help="measure your shapes, write a table", description=__doc__)
-    parser.add_argument("sizes", type=int, nargs="+", metavar="M N K", help="one or more triples")
+    parser.add_argument(
+        "sizes", type=problem_arguments.axis_size, nargs="+", metavar="M N K", help="one or more triples"
+    )
     problem_arguments.add_type_arguments(parser)
     parser.add_argument("--table", type=output_file, default="jax_clc_tuned.json", metavar="FILE",
                         help="table to write or to add to (default jax_clc_tuned.json)")  # fmt: skip
@@ -66,10 +68,18 @@ def main(args: argparse.Namespace) -> int:
 
 
 def read_or_start(path: Path, device: str, family: str) -> dict[str, Any]:
-    """The table at `path` if it is of this device, or a new one. Raises ValueError for another device's."""
-    if not path.exists():
+    """The table at `path`, or a new one. Raises ValueError for another device's and for what is no such table."""
+    if not path.is_file():
         return {"format": tuned_choices.TABLE_FORMAT, "device": device, "family": family, "choices": {}}
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}; give another --table") from None
+    if not isinstance(table, dict) or not isinstance(table.get("choices"), dict):
+        raise ValueError(f"{path} is no table of choices: it has no object 'choices'; give another --table")
+    if table.get("format") != tuned_choices.TABLE_FORMAT:
+        expected = f"format {tuned_choices.TABLE_FORMAT} is expected"
+        raise ValueError(f"{path} has format {table.get('format')!r}, where {expected}; give another --table")
     if (table.get("device"), table.get("family")) != (device, family):
         raise ValueError(f"{path} holds choices for {table.get('device')}, not {device}; give another --table")
     return table

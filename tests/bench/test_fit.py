@@ -107,6 +107,29 @@ def test_one_sweep_of_many_does_not_decide():
         assert fit.best_of([sure, *3 * [{"candidates": [slower]}]])["kernel"] == expected
 
 
+@pytest.mark.parametrize(("have_it", "sweeps"), [(1, 3), (3, 7)])
+def test_less_than_half_of_an_odd_number_is_not_half(have_it, sweeps):
+    fast, slow = [k.name for k in catalog.kernels("sm_90a") if k.schedule == "nonpersistent"][:2]
+    facts = {"raster_group": 8, "raster_along": 0, "split_k": 1}
+    slower = {"kernel": slow, **facts, "measured_us": 110.0}
+    lucky = {"candidates": [slower, {"kernel": fast, **facts, "measured_us": 100.0}]}
+    others = {"candidates": [slower]}
+    assert fit.best_of([*have_it * [lucky], *(sweeps - have_it) * [others]])["kernel"] == slow
+    assert fit.best_of([*(have_it + 1) * [lucky], *(sweeps - have_it - 1) * [others]])["kernel"] == fast
+
+
+def test_sweeps_that_share_no_candidate_are_not_scaled_by_different_ones():
+    """Three sweeps of one GPU, each without another candidate, and one of another GPU that has nothing of theirs."""
+    names = [k.name for k in catalog.kernels("sm_90a") if k.schedule == "nonpersistent"][:4]
+    facts = {"raster_group": 8, "raster_along": 0, "split_k": 1}
+    first, second, third, other = ({"kernel": name, **facts} for name in names)
+    times = [{**first, "measured_us": 10.0}, {**second, "measured_us": 20.0}, {**third, "measured_us": 30.0}]
+    rows = [{"candidates": [one for one in times if one is not missing]} for missing in times]
+    typical = fit.typical_us([*rows, {"candidates": [{**other, "measured_us": 1.0}]}])
+    found = {way[0]: us for way, us in typical.items()}
+    assert found == pytest.approx(dict(zip(names[:3], (10.0, 20.0, 30.0), strict=True)))
+
+
 def test_of_two_that_are_as_fast_the_wider_tile_is_entered():
     by_tile = {k.cta_tile[:2]: k.name for k in catalog.kernels("sm_90a") if k.schedule == "static"}
     facts = {"raster_group": 8, "raster_along": 0, "split_k": 1, "measured_us": 100.0}

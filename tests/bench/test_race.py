@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jax_clc.bench import check, operands, results
+from jax_clc.bench import check, contestants, operands, results
 from jax_clc.bench.device_timer import Activity, Sample, WallTimer
 from jax_clc.bench.race import MAX_WARMUPS, Effort, race, summarise, warm_up
 from jax_clc.planning import GemmProblem
@@ -99,6 +99,33 @@ def test_a_result_that_is_not_exact_is_named(fault, text):
     problem = GemmProblem.compact(8, 8, 64)
     with pytest.raises(check.Inexact, match=text):
         check.check_exact("wrong", problem, jax.jit(lambda a, b: fault(jnp.matmul(a, b))))
+
+
+@pytest.mark.parametrize("k", [64, 5000])
+@pytest.mark.parametrize(("dtype", "out_dtype"), [
+    ("int8", "int8"), ("int8", "int32"), ("int8", "bfloat16"), ("int8", "float32"), ("int32", "int32"),
+])  # fmt: skip
+def test_the_exact_result_of_integers_is_what_jax_gives(dtype, out_dtype, k):
+    problem = GemmProblem.compact(32, 32, k, dtype=dtype, out_dtype=out_dtype)
+    check.check_exact("jnp.dot", problem, contestants.jnp_dot(problem))
+    with pytest.raises(check.Inexact, match="1 of 1024"):
+        check.check_exact("wrong", problem, lambda a, b: contestants.jnp_dot(problem)(a, b).at[2, 3].add(64))
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype", "text"), [
+    ("bfloat16", "int32", "sums of floats"), ("float8_e4m3fn", "int8", "sums of floats"),
+    ("int32", "int8", "narrower"), ("int32", "bfloat16", "narrower"),
+])  # fmt: skip
+def test_dtypes_without_an_exact_result_are_refused(dtype, out_dtype, text):
+    problem = GemmProblem.compact(8, 8, 8, dtype=dtype, out_dtype=out_dtype)
+    with pytest.raises(ValueError, match=text):
+        check.ExactCheck(problem)
+
+
+def test_random_integers_take_all_values():
+    a, b = operands.random_sets(GemmProblem.compact(64, 64, 64, dtype="int8"), 1)[0]
+    assert a.dtype == b.dtype == jnp.int8
+    assert int(a.min()) < -100 and int(a.max()) > 100
 
 
 def test_an_exact_result_passes():

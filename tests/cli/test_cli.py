@@ -8,7 +8,11 @@ import sys
 
 import pytest
 
+import jax_clc
 from jax_clc import cli
+from jax_clc.bench import measure
+from jax_clc.bench.check import Inexact
+from jax_clc.bench.contestants import NotApplicable
 from jax_clc.cli import output_arguments
 
 
@@ -85,6 +89,37 @@ def test_a_count_of_nothing_is_refused(jax_clc_command, capsys, arguments):
         jax_clc_command(*arguments)
     assert stopped.value.code == 2
     assert "at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "name"), [
+    (("demo", "--size", 10**20), "--size"), (("bench", 10**20, 1, 1), "M N K"), (("tune", 10**20, 1, 1), "M N K"),
+    (("plan", 64, 64, 64, "--arch", "sm_90a", "--sm-count", "9" * 400), "--sm-count"),
+    (("plan", "9" * 5000, 64, 64), "argument m"), (("plan", 64, 64, 64, "--batch", 10**20), "--batch"),
+    (("plan", 64, 64, 64, "--sm-limit", 10**20), "--sm-limit"),
+    (("timeline", "--tiles", 10**20), "--tiles"), (("timeline", "--device", "--shape", 10**20, 1, 1), "--shape"),
+])  # fmt: skip
+def test_a_number_that_no_device_could_count_to_is_refused_by_name(jax_clc_command, capsys, arguments, name):
+    with pytest.raises(SystemExit) as stopped:
+        jax_clc_command(*arguments)
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert stopped.value.code == 2
+    assert name in message and "a whole number of at most" in message and len(message) < 140
+
+
+@pytest.mark.parametrize("text", ["-1", "x", "", "1.5", "1e3"])
+def test_a_size_that_is_no_whole_number_is_refused_by_name(jax_clc_command, capsys, text):
+    with pytest.raises(SystemExit) as stopped:
+        jax_clc_command("plan", "--", 64, text, 64)
+    assert stopped.value.code == 2
+    assert f"argument n: {text!r}: a whole number of at least 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("--version", "plan"), ("--version", "fly")])
+def test_the_version_is_told_whatever_else_is_asked(jax_clc_command, capsys, arguments):
+    with pytest.raises(SystemExit) as stopped:
+        jax_clc_command(*arguments)
+    assert not stopped.value.code
+    assert capsys.readouterr().out == f"{jax_clc.__version__}\n"
 
 
 def test_plan_of_an_empty_product_says_that_no_kernel_runs(jax_clc_command):
@@ -190,13 +225,48 @@ def test_a_malformed_shape_is_refused_with_an_example(jax_clc_command, text):
 
 
 def test_bench_does_not_time_a_wrong_result(jax_clc_command, monkeypatch):
-    import jax_clc
-
     right = jax_clc.matmul
     monkeypatch.setattr(jax_clc, "matmul", lambda a, b, **options: right(a, b, **options).at[3, 5].add(1))
     status, out, _ = jax_clc_command("bench", 64, 64, 64, "--quick", "--timer", "wall")
     assert status == 1
-    assert "WRONG, nothing timed" in out and "the first at (3, 5)" in out
+    assert "not measured: 64 x 64 x 64 kn: WRONG: jax_clc on" in out and "the first at (3, 5)" in out
+    assert "ours us" not in out
+
+
+@pytest.mark.parametrize(("error", "expected_status"), [
+    (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 2), (NotApplicable("nothing runs it"), 2),
+    (ValueError("array of size exceeding 2 ** 64"), 2), (Inexact("1 of 4225 elements differ"), 1),
+])  # fmt: skip
+def test_bench_keeps_what_it_measured_when_another_problem_fails(jax_clc_command, monkeypatch, tmp_path, error,
+                                                                 expected_status):  # fmt: skip
+    right = measure.measure
+
+    def failing(problem, clock, **options):
+        if problem.m == 65:
+            raise error
+        return right(problem, clock, **options)
+
+    monkeypatch.setattr(measure, "measure", failing)
+    sizes = [64, 64, 64, 65, 65, 65, 66, 66, 66]
+    status, out, _ = jax_clc_command("bench", *sizes, "--quick", "--timer", "wall", "--json", tmp_path / "bench.json")
+    assert status == expected_status
+    assert "\n64 x 64 x 64 kn" in out and "\n66 x 66 x 66 kn" in out
+    reason = next(line for line in out.splitlines() if line.startswith("not measured: 65 x 65 x 65 kn: "))
+    assert reason.endswith(str(error))
+    content = json.loads((tmp_path / "bench.json").read_text())
+    assert [row["m"] for row in content["rows"]] == [64, 66]
+    assert [failure["problem"] for failure in content["failed"]] == ["65 x 65 x 65 kn"]
+
+
+def test_bench_of_integers_times_what_jax_does(jax_clc_command, tmp_path):
+    """64 products of up to 16 leave int8: JAX wraps."""
+    path = tmp_path / "bench.json"
+    status, out, _ = jax_clc_command(
+        "bench", 64, 64, 64, "--dtype", "s8", "--quick", "--timer", "wall", "--json", path
+    )  # fmt: skip
+    assert status == 2
+    assert "computes s8 x s8 -> s8" in out and "WRONG" not in out
+    assert set(json.loads(path.read_text())["rows"][0]["contestants"]) == {"jnp.dot"}
 
 
 def test_bench_and_tune_want_triples(jax_clc_command):

@@ -29,6 +29,19 @@ def test_what_tune_enters_is_what_the_planner_takes(tmp_path, monkeypatch, catal
     assert tune.read_or_start(path, "NVIDIA H200", "sm_90a") == table
 
 
+@pytest.mark.parametrize(("text", "fault"), [
+    ("[]", "no object 'choices'"), ('{"format": 1}', "no object 'choices'"), ('{"choices": []}', "no object 'choices'"),
+    ('{"format": 2, "choices": {}}', "has format 2, where format 1 is expected"),
+    ('{"choices": {}}', "has format None"), ("tiles", "is not JSON"), ("", "is not JSON"), (b"\xff", "is not JSON"),
+])  # fmt: skip
+def test_a_file_that_is_no_table_is_refused_before_anything_is_measured(tmp_path, text, fault):
+    path = tmp_path / "own.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=fault) as refused:
+        tune.read_or_start(path, "NVIDIA H200", "sm_90a")
+    assert str(path) in str(refused.value)
+
+
 def test_a_table_of_another_device_is_not_added_to(tmp_path):
     path = tmp_path / "own.json"
     path.write_text(json.dumps(tune.read_or_start(path, "NVIDIA H200", "sm_90a")))

@@ -61,6 +61,16 @@ def test_nobody_asks_where_tiles_are_fixed(traced_runs):
         assert claims(trace).granted == 0
 
 
+@pytest.mark.parametrize(("arch", "schedule"), [("sm_90a", "static"), ("sm_100f", "clc")])
+@pytest.mark.parametrize("sizes", [(100, 100, 100), (300, 1, 7)])
+def test_sizes_that_need_padding_are_padded(traced_runs, arch, schedule, sizes):
+    (trace,) = traced_runs.on_emulated_device(
+        arch, sizes, [schedule], sm_count=8, seed=0, taken=(), hostile=False
+    )  # fmt: skip
+    trace.check()
+    assert trace.tiles == -(-sizes[0] // 256)
+
+
 def test_command_draws_an_emulated_run_and_keeps_its_traces(traced_runs, tmp_path, capsys):
     arguments = ["timeline", "--emulated", "sm_100", "--schedules", "clc", "--shape", "512", "512", "64"]
     assert command_line([*arguments, "--take", "7@0:200", "--json", str(tmp_path / "t.json")]) == 0
