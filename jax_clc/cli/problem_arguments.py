@@ -8,6 +8,7 @@ from jax_clc.planning import GemmProblem, constraints
 from jax_clc.planning.problem import DTYPE_BYTES, SHORT_DTYPES
 
 MAX_COUNT = 2**31 - 1
+MAX_COLUMNS = 10_000
 MAX_AXIS = 2**63 - 1
 """The longest axis of an array: XLA keeps sizes in 64 bits."""
 
@@ -22,6 +23,11 @@ def positive(text: str) -> int:
 def not_negative(text: str) -> int:
     """A count of at least 0."""
     return _whole(text, 0, MAX_COUNT)
+
+
+def columns(text: str) -> int:
+    """The width of a text in characters."""
+    return _whole(text, 1, MAX_COLUMNS)
 
 
 def axis_size(text: str) -> int:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from jax_clc.cli.output_arguments import output_file, picture_file
-from jax_clc.cli.problem_arguments import positive
+from jax_clc.cli.problem_arguments import columns, positive
 from jax_clc.schedule import trace as trace_format
 from jax_clc.schedule.model import Costs, Device, Tiles, simulate
 from jax_clc.schedule.text_picture import text_timeline
@@ -17,6 +17,7 @@ from jax_clc.schedule.trace import SCHEDULES, SmWindow, TileTrace
 RUN_HERE = Path()
 EMULATED_SHAPE, DEVICE_SHAPE = (768, 1024, 1024), (8192, 8192, 4096)
 EMULATED_SMS, MODEL_SMS = 8, 4
+SM_DIGITS = 4  # of an SM's number
 EXAMPLES = """examples:
   jax-clc timeline                                     12 tiles, 4 workers planned, room for 3
   jax-clc timeline --tiles 48 --sms 8 --take 5@2.2:9 --spread 0.25 --png timeline.png
@@ -55,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write the traces")
     parser.add_argument("--colour", choices=("tile", "worker"), default="tile", help="what a colour stands for")
     parser.add_argument("--title", help="title of the picture")
-    parser.add_argument("--width", type=int, default=60, help="columns of the text (default 60)")
+    parser.add_argument("--width", type=columns, default=60, help="columns of the text (default 60)")
     parser.add_argument(
         "--take",
         action="append",
@@ -155,6 +156,8 @@ def parse_windows(texts: list[str]) -> tuple[SmWindow, ...]:
         if not match:
             raise ValueError(f"--take {text!r} is not SM, SM-SM or SMs@T0:T1")
         first, last, start, end = match.groups()
+        if max(len(first), len(last or "")) > SM_DIGITS:
+            raise ValueError(f"--take {text[:40]!r}: no device has so many SMs")
         windows += [
             SmWindow(sm, float(start or 0), float(end) if end else math.inf)
             for sm in range(int(first), int(last or first) + 1)

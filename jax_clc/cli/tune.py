@@ -72,16 +72,12 @@ def read_or_start(path: Path, device: str, family: str) -> dict[str, Any]:
     if not path.is_file():
         return {"format": tuned_choices.TABLE_FORMAT, "device": device, "family": family, "choices": {}}
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        tuned_choices.read((path,))
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}; give another --table") from None
-    if not isinstance(table, dict) or not isinstance(table.get("choices"), dict):
-        raise ValueError(f"{path} is no table of choices: it has no object 'choices'; give another --table")
-    if table.get("format") != tuned_choices.TABLE_FORMAT:
-        expected = f"format {tuned_choices.TABLE_FORMAT} is expected"
-        raise ValueError(f"{path} has format {table.get('format')!r}, where {expected}; give another --table")
-    if (table.get("device"), table.get("family")) != (device, family):
-        raise ValueError(f"{path} holds choices for {table.get('device')}, not {device}; give another --table")
+        raise ValueError(f"{error}; give another --table") from None
+    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if (table["device"], table["family"]) != (device, family):
+        raise ValueError(f"{path} holds choices for {table['device']}, not {device}; give another --table")
     return table
 
 

@@ -102,7 +102,7 @@ def tables() -> Tables:
         return forced
     shipped = sorted((Path(__file__).resolve().parent / "tuned").glob("choices_*.json"))
     own = os.environ.get(TUNED_VARIABLE)
-    return _read(tuple(shipped) + ((Path(own),) if own else ()))
+    return read(tuple(shipped) + ((Path(own),) if own else ()))
 
 
 @contextlib.contextmanager
@@ -120,7 +120,8 @@ def forcing(family: str, problem: GemmProblem, choice: TunedChoice) -> Iterator[
 
 
 @functools.lru_cache(maxsize=8)
-def _read(paths: tuple[Path, ...]) -> Tables:
+def read(paths: tuple[Path, ...]) -> Tables:
+    """The choices of these files, later ones before earlier ones. Raises ValueError, naming the file and the fault."""
     choices: dict[tuple[str, str], TunedChoice] = {}
     for path in paths:
         try:

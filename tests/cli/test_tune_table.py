@@ -29,10 +29,14 @@ def test_what_tune_enters_is_what_the_planner_takes(tmp_path, monkeypatch, catal
     assert tune.read_or_start(path, "NVIDIA H200", "sm_90a") == table
 
 
+KIND = '"device": "NVIDIA H200", "family": "sm_90a"'
+
+
 @pytest.mark.parametrize(("text", "fault"), [
-    ("[]", "no object 'choices'"), ('{"format": 1}', "no object 'choices'"), ('{"choices": []}', "no object 'choices'"),
-    ('{"format": 2, "choices": {}}', "has format 2, where format 1 is expected"),
-    ('{"choices": {}}', "has format None"), ("tiles", "is not JSON"), ("", "is not JSON"), (b"\xff", "is not JSON"),
+    ("[]", "expected"), ('{"format": 1}', "'device'"), (f'{{"format": 1, {KIND}}}', "'choices'"),
+    ('{"format": 2, "choices": {}}', "its format is 2, expected 1"), ('{"choices": {}}', "'format'"),
+    ("tiles", "Expecting value"), ("", "Expecting value"), (b"\xff", "cannot be read"),
+    (f'{{"format": 1, {KIND}, "choices": {{"a problem": {{"kernel": 5}}}}}}', "a problem"),
 ])  # fmt: skip
 def test_a_file_that_is_no_table_is_refused_before_anything_is_measured(tmp_path, text, fault):
     path = tmp_path / "own.json"

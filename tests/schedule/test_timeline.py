@@ -183,6 +183,8 @@ def test_windows_are_parsed_and_bad_ones_named(capsys):
     )
     with pytest.raises(ValueError, match="'3@' is not"):
         timeline.parse_windows(["3@"])
+    with pytest.raises(ValueError, match="no device has so many SMs"):
+        timeline.parse_windows(["0-100000000000000000000"])
     assert run("--take", "3@") == 2
     assert "'3@' is not" in capsys.readouterr().err
 
