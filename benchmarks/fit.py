@@ -65,11 +65,22 @@ class Measured:
     us: float
 
 
+def committed(paths: Sequence[Path] = ()) -> list[dict[str, Any]]:
+    """The sweeps of these files, by default of benchmarks/results/sweep*.json."""
+    paths = paths or sorted(suite.RESULTS_FOLDER.glob("sweep*.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
 def rows_by_problem(sweeps: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in (row for content in sweeps for row in content["rows"]):
         rows.setdefault(row["key"], []).append(row)
     return rows
+
+
+def without_finals(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """A problem's rows but for races of finalists, which have few candidates and another clock."""
+    return [row for row in rows if not row.get("is_final")]
 
 
 def shipping() -> dict[str, Kernel]:
@@ -112,7 +123,7 @@ def measurements(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, 
         called = planner.plan(problem_of(rows[0]), devices=[REFERENCE_DEVICES[family]]).problem
         found[key] = [
             Measured(called, kernels[name], (group, along), split_k, parts, us * narrow_tile_factor(kernels[name]))
-            for (name, group, along, split_k, parts), us in typical_us(rows).items()
+            for (name, group, along, split_k, parts), us in typical_us(without_finals(rows)).items()
         ]
     return {key: group for key, group in found.items() if group}
 
@@ -168,6 +179,11 @@ def fit(groups: Mapping[str, Sequence[Measured]], start: CostParameters, rounds:
     return costs
 
 
+def finalists(rows: Sequence[Mapping[str, Any]], count: int) -> dict[Way, float]:
+    """The `count` fastest ways of a problem's sweeps, and their times."""
+    return dict(sorted(typical_us(without_finals(rows)).items(), key=lambda item: item[1])[:count])
+
+
 def table(sweeps: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
     """The choices that ship: for each problem measured, the kernel that still ships and is fastest over its sweeps."""
     rows = rows_by_problem(sweeps)
@@ -183,8 +199,11 @@ def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """The best candidate of a problem's sweeps. None if none ships. A dynamic kernel is taken where it is tied.
 
     One sweep's luck does not decide: what fewer than half of them have must be faster than all that more have by what
-    lies between the quartiles of its samples.
+    lies between the quartiles of its samples. Where the finalists of sweeps were raced by themselves, as the sets are,
+    those races decide, and narrow tiles are taken to lose nothing: the clock was that of the sets.
     """
+    finals = [row for row in rows if row.get("is_final")]
+    rows = finals or rows
     found = collections.Counter(way_of(candidate) for row in rows for candidate in row["candidates"])
     typical = typical_us(rows)
     common = {way: us for way, us in typical.items() if 2 * found[way] >= len(rows)}
@@ -194,7 +213,7 @@ def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     if not typical:
         return None
     kernels = shipping()
-    weighed = {way: us * narrow_tile_factor(kernels[way[0]]) for way, us in typical.items()}
+    weighed = {way: us * (1.0 if finals else narrow_tile_factor(kernels[way[0]])) for way, us in typical.items()}
     least = min(weighed.values())
     tied = {way: us for way, us in weighed.items() if us <= least * (1 + DYNAMIC_TIE)}
     dynamic = {way: us for way, us in tied.items() if "dynamic" in way[0]}
@@ -230,8 +249,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("sweeps", type=Path, nargs="*", help="default: benchmarks/results/sweep*.json")
     parser.add_argument("--dry-run", action="store_true", help="print only")
     args = parser.parse_args(argv)
-    paths = args.sweeps or sorted(suite.RESULTS_FOLDER.glob("sweep*.json"))
-    sweeps = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    sweeps = committed(args.sweeps)
     if not sweeps:
         print("no sweep to fit to: run `python -m benchmarks.sweep` on a GPU")
         return 2

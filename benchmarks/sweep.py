@@ -1,7 +1,8 @@
 """`python -m benchmarks.sweep`: every likely kernel on every problem of the suite, once: what `auto` is judged by.
 
 Writes benchmarks/results/sweep.json, from which `python -m benchmarks.fit` fits the cost model and makes the table of
-measured choices that ships.
+measured choices that ships. Dozens of contestants keep a GPU busy for longer than the sets do, so that it is hotter and
+slower; `--finalists N` races the N fastest of earlier sweeps again as the sets are run, and its result decides.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import suite
-from benchmarks.run import write
+from benchmarks import fit, suite
+from benchmarks.run import EFFORT, write
 from jax_clc.bench import contestants, results
 from jax_clc.bench.contestants import NotApplicable
 from jax_clc.bench.device_timer import timer
@@ -34,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         "--kernel", action="append", default=[], help="only kernels named so, as in a shell; repeatable"
     )
     parser.add_argument("--raster", action="append", default=[], help="GROUP/ALONG to try with them; repeatable")
+    parser.add_argument("--finalists", type=int, default=0, help="race so many of earlier sweeps' fastest instead")
     parser.add_argument("--samples", type=int, default=15)
     parser.add_argument("--peers", action="store_true", help="time jnp.dot beside them, which takes XLA a search each")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no problem after this many seconds")
@@ -59,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         "failed": [],
     }
     line = ProgressLine(len(problems))
-    effort = Effort(samples=args.samples, sample_us=1500.0, warmup_us=150_000.0)
+    effort = EFFORT if args.finalists else Effort(samples=args.samples, sample_us=1500.0, warmup_us=150_000.0)
+    earlier = fit.rows_by_problem(fit.committed()) if args.finalists else {}
     for name, data in problems:
         line.start(f"{name} {results.label(data)}")
         problem = results.problem_of(data)
@@ -69,6 +72,7 @@ def main(argv: list[str] | None = None) -> int:
             peers = {results.BASELINE: contestants.jnp_dot(problem)} if args.peers else {}
             found = sweep(
                 problem, family, clock, most=args.candidates, rasters=rasters, patterns=args.kernel, effort=effort,
+                ways=fit.finalists(earlier.get(problem_key(plan_here(problem).problem), ()), args.finalists),
                 peers=peers, progress=line.detail,
             )  # fmt: skip
         except (NotApplicable, RuntimeError) as error:
@@ -80,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         chosen = plan_here(problem)
         kernel, group, along, split_k, k_parts = chosen.way(family)
         content["rows"].append({
-            "set": name, **data, "key": problem_key(chosen.problem), **found,
+            "set": name, **data, "key": problem_key(chosen.problem), "is_final": bool(args.finalists), **found,
             "auto": {"kernel": kernel, "raster_group": group, "raster_along": along, "split_k": split_k,
                      "k_parts": k_parts},
         })  # fmt: skip

@@ -6,7 +6,7 @@ import collections
 import fnmatch
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -78,6 +78,14 @@ def candidate_choices(
     return list(found.values())
 
 
+def chosen(problem: GemmProblem, family: str, ways: Mapping[Way, float]) -> list[TunedChoice]:
+    """These ways, and what `auto` takes, with the times expected of them."""
+    device = REFERENCE_DEVICES[family]
+    made = planner.plan(problem, devices=[device])
+    found = {made.way(family): made.choices[family].predicted_us, **ways}
+    return [TunedChoice(*way[:4], us, device.name, "sweep", way[4]) for way, us in found.items()]
+
+
 def _ranked(called: GemmProblem, device: DeviceModel) -> list[planner.Candidate]:
     """Candidates for the problem as a kernel is called, best first, without those of `candidate_choices` left out."""
     fits = [
@@ -117,16 +125,18 @@ def sweep(
     most: int = 12,
     rasters: Sequence[tuple[int, int]] = RASTERS,
     patterns: Sequence[str] = (),
+    ways: Mapping[Way, float] | None = None,
     effort: Effort | None = None,
     peers: dict[str, Product] | None = None,
     progress: Progress = lambda text: None,
 ) -> dict[str, Any]:
-    """Times of all `candidate_choices` on this device, fastest first, and of `peers` beside them.
+    """Times of all `candidate_choices` on this device, or of these `ways` and what `auto` takes, fastest first, and of
+    `peers` beside them. The ways come with the microseconds that are expected of them.
 
     Candidates that are not exact are named with the difference, and not timed.
     """
     called = planner.plan(problem, devices=[REFERENCE_DEVICES[family]]).problem
-    choices = candidate_choices(called, family, most, rasters, patterns)
+    choices = chosen(called, family, ways) if ways else candidate_choices(called, family, most, rasters, patterns)
     if not choices:
         raise NotApplicable(f"no kernel for {family} fits {called}")
     sets = random_sets(problem, sets_beyond_l2(problem))

@@ -12,7 +12,7 @@ import synthetic_manifest  # noqa: E402
 
 from benchmarks import fit  # noqa: E402
 from jax_clc.bench.results import problem_of  # noqa: E402
-from jax_clc.bench.sweep import candidate_choices  # noqa: E402
+from jax_clc.bench.sweep import candidate_choices, chosen  # noqa: E402
 from jax_clc.planning import catalog, cost_model, plan  # noqa: E402
 from jax_clc.planning.cost_parameters import CostParameters  # noqa: E402
 from jax_clc.planning.device_model import REFERENCE_DEVICES  # noqa: E402
@@ -135,3 +135,29 @@ def test_of_two_that_are_as_fast_the_wider_tile_is_entered():
     facts = {"raster_group": 8, "raster_along": 0, "split_k": 1, "measured_us": 100.0}
     rows = [{"candidates": [{"kernel": by_tile[tile], **facts} for tile in ((128, 128), (128, 256))]}]
     assert fit.best_of(rows)["kernel"] == by_tile[128, 256]
+
+
+def test_finals_decide_where_they_were_run():
+    names = [k.name for k in catalog.kernels("sm_90a") if k.schedule == "nonpersistent"][:3]
+    facts = {"raster_group": 8, "raster_along": 0, "split_k": 1}
+
+    def row(times, **more):
+        return {"candidates": [{"kernel": n, **facts, "measured_us": us} for n, us in times.items()], **more}
+
+    earlier = row(dict(zip(names, (100.0, 101.0, 120.0), strict=True)))
+    assert [way[0] for way in fit.finalists([earlier], 2)] == names[:2]
+    final = row({names[0]: 90.0, names[1]: 88.0}, is_final=True)
+    found = fit.best_of([*3 * [earlier], final])
+    assert (found["kernel"], found["measured_us"]) == (names[1], 88.0)
+    assert fit.finalists([earlier, final], 1) == fit.finalists([earlier], 1)
+
+
+def test_finalists_are_raced_with_what_auto_takes(sweep_of_another_device):
+    row = sweep_of_another_device["rows"][0]
+    called = plan(problem_of(row)).problem
+    ways = fit.finalists([row], 2)
+    choices = chosen(called, "sm_90a", ways)
+    assert {choice.kernel for choice in choices} >= {way[0] for way in ways}
+    assert {(c.kernel, c.raster_group, c.raster_along, c.split_k, c.k_parts) for c in choices} == {
+        plan(called).way("sm_90a"), *ways
+    }  # fmt: skip
