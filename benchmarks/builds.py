@@ -26,17 +26,22 @@ def merge(out: Path, builds: Sequence[tuple[str, Path]], patterns: Sequence[str]
     """Writes a manifest and images of the kernels of all builds; returns their names.
 
     `patterns`: only kernels whose names, without the build's, match one of them. Raises ValueError where no kernel is
-    left, and for two builds of one name.
+    left, for two builds of one name, for different formats, and for a build in `out` itself.
     """
     names = [name for name, _ in builds]
     if len(set(names)) < len(names):
         raise ValueError(f"every build needs a name of its own: {', '.join(names)}")
+    if any(folder.resolve() == out.resolve() for _, folder in builds):
+        raise ValueError(f"{out} is one of the builds: it would be overwritten")
     out.mkdir(parents=True, exist_ok=True)
     merged: dict[str, Any] = {}
     kernels = []
     for name, folder in builds:
         content = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        merged = merged or {key: value for key, value in content.items() if key != "kernels"}
+        facts = {key: value for key, value in content.items() if key != "kernels"}
+        merged = merged or facts
+        if facts["format"] != merged["format"]:
+            raise ValueError(f"{folder} has manifest format {facts['format']}, others {merged['format']}")
         for entry in content["kernels"]:
             if patterns and not any(fnmatch.fnmatch(entry["name"], pattern) for pattern in patterns):
                 continue

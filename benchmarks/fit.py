@@ -202,8 +202,8 @@ def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     lies between the quartiles of its samples. Where the finalists of sweeps were raced by themselves, as the sets are,
     those races decide, and narrow tiles are taken to lose nothing: the clock was that of the sets.
     """
-    finals = [row for row in rows if row.get("is_final")]
-    rows = finals or rows
+    finals = [row for row in rows if row.get("is_final") and typical_us([row])]
+    rows = finals or without_finals(rows)
     found = collections.Counter(way_of(candidate) for row in rows for candidate in row["candidates"])
     typical = typical_us(rows)
     common = {way: us for way, us in typical.items() if 2 * found[way] >= len(rows)}
@@ -228,6 +228,17 @@ def spread_of(rows: Sequence[Mapping[str, Any]], way: Way) -> float:
     """What lies between the quartiles of a candidate's samples, as a share of its time: the most of all sweeps."""
     found = [candidate for row in rows for candidate in row["candidates"] if way_of(candidate) == way]
     return max(candidate.get("spread_us", math.inf) / candidate["measured_us"] for candidate in found)
+
+
+def newcomers(rows: Sequence[Mapping[str, Any]]) -> list[Way]:
+    """Ways that no final has raced, and that sweeps found faster, beyond their spread, than the one that won there."""
+    finals = [row for row in rows if row.get("is_final") and typical_us([row])]
+    if not finals or (best := best_of(rows)) is None:
+        return []
+    swept, raced = typical_us(without_finals(rows)), {way for row in finals for way in typical_us([row])}
+    limit = swept.get(way_of(best), 0.0)
+    sweeps = without_finals(rows)
+    return [way for way, us in swept.items() if way not in raced and us * (1 + spread_of(sweeps, way)) < limit]
 
 
 def describe(name: str, groups: Mapping[str, Sequence[Measured]], costs: CostParameters) -> str:
@@ -256,6 +267,12 @@ def main(argv: list[str] | None = None) -> int:
     for family in sorted({content["family"] for content in sweeps}):
         own = [content for content in sweeps if content["family"] == family]
         groups = measurements(own, family)
+        if not groups:
+            print(f"{family}: no sweep but finals: nothing to fit to")
+            return 2
+        for key, rows in rows_by_problem(own).items():
+            for way in newcomers(rows):
+                print(f"worth another final: {key}: {' '.join(map(str, way))}")
         # The search ends in the next valley: the shipped parameters are another place to start.
         found = [fit(groups, start) for start in (CostParameters(), parameters(family))]
         fitted = min(found, key=partial(loss, groups))

@@ -21,6 +21,7 @@ from jax_clc.bench.device_timer import timer
 from jax_clc.bench.environment import environment, plan_here
 from jax_clc.bench.race import Effort
 from jax_clc.bench.sweep import RASTERS, sweep
+from jax_clc.cli.problem_arguments import positive
 from jax_clc.cli.progress import ProgressLine
 from jax_clc.planning.tuned_choices import problem_key, way_of
 
@@ -35,12 +36,17 @@ def main(argv: list[str] | None = None) -> int:
         "--kernel", action="append", default=[], help="only kernels named so, as in a shell; repeatable"
     )
     parser.add_argument("--raster", action="append", default=[], help="GROUP/ALONG to try with them; repeatable")
-    parser.add_argument("--finalists", type=int, default=0, help="race so many of earlier sweeps' fastest instead")
+    parser.add_argument(
+        "--finalists", type=positive, default=0, metavar="N", help="race the N fastest of earlier sweeps instead"
+    )
     parser.add_argument("--samples", type=int, default=15)
     parser.add_argument("--peers", action="store_true", help="time jnp.dot beside them, which takes XLA a search each")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no problem after this many seconds")
-    parser.add_argument("--out", type=Path, default=suite.RESULTS_FOLDER / "sweep.json")
+    parser.add_argument("--out", type=Path, help="default: sweep.json, or sweep_finals.json, in benchmarks/results")
     args = parser.parse_args(argv)
+    if args.finalists and (args.kernel or args.raster):
+        parser.error("--finalists are the ways of earlier sweeps: --kernel and --raster choose others")
+    out = args.out or suite.RESULTS_FOLDER / f"sweep{'_finals' if args.finalists else ''}.json"
 
     family = suite.require_device(parser)
     rasters = [(int(group), int(along)) for group, along in (raster.split("/") for raster in args.raster)] or RASTERS
@@ -69,11 +75,13 @@ def main(argv: list[str] | None = None) -> int:
         try:
             if time.monotonic() - start > args.budget_s:
                 raise NotApplicable("time budget spent")
+            ways = fit.finalists(earlier.get(problem_key(plan_here(problem).problem), ()), args.finalists)
+            if args.finalists and not ways:
+                raise NotApplicable("no earlier sweep has a kernel for it that ships")
             peers = {results.BASELINE: contestants.jnp_dot(problem)} if args.peers else {}
             found = sweep(
                 problem, family, clock, most=args.candidates, rasters=rasters, patterns=args.kernel, effort=effort,
-                ways=fit.finalists(earlier.get(problem_key(plan_here(problem).problem), ()), args.finalists),
-                peers=peers, progress=line.detail,
+                ways=ways, peers=peers, progress=line.detail,
             )  # fmt: skip
         except (NotApplicable, RuntimeError) as error:
             content["failed"].append({"set": name, "problem": results.label(data), "reason": str(error)[:1000]})
@@ -88,8 +96,8 @@ def main(argv: list[str] | None = None) -> int:
             "auto": {"kernel": kernel, "raster_group": group, "raster_along": along, "split_k": split_k,
                      "k_parts": k_parts},
         })  # fmt: skip
-        write(args.out, content)
-    write(args.out, content)
+        write(out, content)
+    write(out, content)
     print(table(content))
     return 1 if content["failed"] else 0
 

@@ -87,8 +87,8 @@ struct KernelSpec {
 
 // The largest size, and number of cluster tiles, that a kernel is called with; jax_clc/planning/constraints.py has the
 // same. Kernels count in 32 bits, and beyond both: sizes are rounded up to whole cluster tiles, and each worker counts
-// on past the last tile, by two rounds of all workers at most (ping-pong). The margin is larger than any cluster tile,
-// which ParseKernelSpec checks, and than two rounds of all CTAs that any device holds.
+// on past the last tile, by two rounds of all workers at most (ping-pong). The margin is no smaller than any cluster
+// tile, which ParseKernelSpec checks, and larger than two rounds of all CTAs that any device holds.
 inline constexpr int64_t kSizeMargin = int64_t{1} << 16;
 inline constexpr int64_t kMaxSize = (int64_t{1} << 31) - kSizeMargin;
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src import checkify, core, dispatch, sharding_impls
+from jax._src import checkify, core, dispatch, sharding_impls, xla_bridge
 from jax._src.interpreters import batching, mlir
 from jax._src.lax import lax as _lax
 
@@ -107,10 +107,14 @@ def computes_on_host(ctx: Any) -> bool:
     return getattr(ctx.jaxpr_eqn_ctx, "compute_type", None) == "device_host"
 
 
-def inside_one_shard() -> bool:
-    """Whether what is traced now is one device's part of a `shard_map` over all axes of its mesh."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return not mesh.empty and len(mesh.manual_axes) == len(mesh.axis_names)
+def inside_shard_map() -> bool:
+    """Whether what is traced now is the body of a `shard_map`, over all axes of its mesh or some."""
+    return bool(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def backends_are_initialized() -> bool:
+    """Whether JAX has looked for devices yet. Some of its settings can only be made before."""
+    return bool(xla_bridge.backends_are_initialized())
 
 
 def register_lowering(primitive: core.Primitive, rule: Any) -> None:

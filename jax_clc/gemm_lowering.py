@@ -223,11 +223,20 @@ def local_devices() -> tuple[DeviceModel, ...] | None:
     return tuple(reference_devices((family_of(gpu),))) if served else ()
 
 
+def devices_at_hand() -> tuple[DeviceModel, ...] | None:
+    """The same, without making JAX look for a GPU: None where it has not yet."""
+    return local_devices() if internals.backends_are_initialized() else None
+
+
+def no_kernels_here() -> str:
+    """Why `local_devices` is empty."""
+    return f"no kernels are built for compute capability {_local_gpu()}"
+
+
 def _lower_cuda(ctx: Any, a: Any, b: Any, **parameters: Any) -> Any:
     here = None if internals.for_export(ctx.module_context) else local_devices()
     if here == ():
-        reason = f"no kernels are built for compute capability {_local_gpu()}"
-        return _lower_split(ctx, a, b, reason, **parameters)
+        return _lower_split(ctx, a, b, no_kernels_here(), **parameters)
     return _lower_split(ctx, a, b, functools.partial(_lower_for, devices=here), **parameters)
 
 

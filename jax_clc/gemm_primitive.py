@@ -23,8 +23,8 @@ gemm_p = internals.Primitive("gemm")
 """Operands a, b. Parameters: `contraction`; `precision`, `preferred_element_type` as `lax.dot_general`; `out_dtype`, to
 which the sum is rounded (None: what `lax.dot_general` gives); `out_sharding` of the result; `options`."""
 shard_gemm_p = internals.Primitive("gemm")
-"""The same where the program already is one device's, inside a `shard_map` over all axes: its lowering needs no
-devices, so that JAX lowers it on an `AbstractMesh` too."""
+"""The same inside a `shard_map`, where the product is one device's, or `lax`'s if XLA splits what is left: its lowering
+needs no devices, so that JAX lowers it on an `AbstractMesh` too."""
 PRODUCTS = (gemm_p, shard_gemm_p)
 
 
@@ -51,7 +51,7 @@ def contract(
     unreduced = out_sharding is not None and getattr(out_sharding.spec, "unreduced", None)
     if unreduced or internals.has_partial_sums(a) or internals.has_partial_sums(b):
         return reference(a, b, **parameters)
-    primitive = shard_gemm_p if internals.inside_one_shard() else gemm_p
+    primitive = shard_gemm_p if internals.inside_shard_map() else gemm_p
     return primitive.bind(a, b, options=options, **parameters)
 
 

@@ -124,8 +124,8 @@ def plan(
     """What `matmul(a, b)` does (or `dot_general`, given `dimension_numbers`): kernels, grid, predicted time, and why.
 
     `a` and `b` are arrays or `jax.ShapeDtypeStruct`s; only shapes and dtypes are read. `devices` as in
-    `jax_clc.planning.plan`: by default the reference device of this process's GPU, where there is none one for each GPU
-    family, and inside `emulated` the emulated device.
+    `jax_clc.planning.plan`: by default the reference device of this process's GPU, and inside `emulated` the emulated
+    device. Where there is no GPU, and before JAX has looked for one, it is one for each GPU family.
     Errors as for the call itself.
     """
     options = GemmOptions.checked(schedule, kernel, sm_limit)
@@ -151,7 +151,10 @@ def plan(
     canonical = internals.canonicalize_precision(precision)
     target = emulation.current_target()
     if devices is None:
-        devices = (target.model,) if target is not None else gemm_lowering.local_devices() or None
+        devices = (target.model,) if target is not None else gemm_lowering.devices_at_hand()
+    if devices == ():
+        made, _ = gemm_lowering.plan_contraction(contraction, a, b, out_dtype, canonical, GemmOptions())
+        return GemmPlan(made.problem, {}, gemm_lowering.no_kernels_here())
     return gemm_lowering.plan_contraction(contraction, a, b, out_dtype, canonical, options, devices)[0]
 
 

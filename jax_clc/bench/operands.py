@@ -45,7 +45,7 @@ def sets_beyond_l2(problem: GemmProblem) -> int:
 
 
 def random_sets(problem: GemmProblem, count: int, seed: int = 0) -> list[tuple[jax.Array, jax.Array]]:
-    """`count` sets of operands: standard normal, integers over the range of their dtype. Never zeros: they run faster
+    """`count` sets of operands: standard normal, integers of all but the greatest value. Never zeros: they run faster
     than any real data."""
 
     def drawn(key: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.Array:

@@ -109,8 +109,11 @@ class Kernel:
         family = text(fields, "family")
         if family not in FAMILIES:
             raise ValueError(f"unknown family {family!r}; known are {', '.join(FAMILIES)}")
-        for name in ("image", "ptx", "symbol"):  # others read these in `entry`
+        for name in ("image", "ptx", "symbol", "image_sha256"):  # others read these in `entry`
             text(fields, name)
+        for name in ("image", "ptx"):
+            if Path(fields[name]).name != fields[name]:
+                raise ValueError(f"the field '{name}' is {json_fields.shown(fields[name])}, expected a bare file name")
         majors, dtypes, scratch = part(fields, "majors"), part(fields, "dtypes"), part(fields, "scratch")
         tile_m, tile_n, tile_k = wholes(fields, "cta_tile", 3, least=1)
         cluster_m, cluster_n = wholes(fields, "cluster", 2, least=1)
@@ -216,7 +219,7 @@ def _load(folder: Path) -> tuple[Mapping[str, Any], tuple[Kernel, ...], Mapping[
         raise CatalogError(
             f"jax_clc: the kernel manifest {path} cannot be read: {error}. {how_to_rebuild()}"
         ) from error
-    if content.get("format") != MANIFEST_FORMAT:
+    if type(content.get("format")) is not int or content["format"] != MANIFEST_FORMAT:
         found = json_fields.shown(content.get("format"))
         raise CatalogError(
             f"jax_clc: the kernel manifest {path} has format {found}; this package reads format {MANIFEST_FORMAT}. "

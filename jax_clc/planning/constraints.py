@@ -16,8 +16,8 @@ MAX_SIZE = 2**31 - SIZE_MARGIN
 """The largest size, and number of cluster tiles, that kernels are called with; cpp/kernel_spec.h has the same.
 
 Kernels count in 32 bits, and beyond both: sizes are rounded up to whole cluster tiles, and each worker counts on past
-the last tile, by two rounds of all workers at most (ping-pong). The margin is larger than any cluster tile, which the
-extension checks, and than two rounds of all CTAs that any device holds."""
+the last tile, by two rounds of all workers at most (ping-pong). The margin is no smaller than any cluster tile, which
+the extension checks, and larger than two rounds of all CTAs that any device holds."""
 
 MAX_RASTER_GROUP = 2**15
 """The widest panel of the raster that a table or a call may ask for; cpp/gemm_attributes.h has the same. Panels that

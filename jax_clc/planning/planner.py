@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jax_clc.planning import catalog, constraints, cost_model, tuned_choices
 from jax_clc.planning.catalog import Kernel
-from jax_clc.planning.cost_parameters import tile_class
+from jax_clc.planning.cost_parameters import parameters, tile_class
 from jax_clc.planning.device_model import DeviceModel, reference_devices
 from jax_clc.planning.problem import GemmProblem, Operand, dtype_bytes
 from jax_clc.planning.report import GemmPlan, KernelChoice
@@ -70,7 +70,8 @@ def plan(
 
 
 def fingerprint() -> str:
-    """A hash of what decides a plan beside its arguments: the kernels that ship and the tuned tables in force."""
+    """A hash of what decides a plan beside its arguments: this version of the package, the kernels that ship, the cost
+    model's parameters and the tuned tables in force."""
     return _fingerprint(catalog.directory(), tuned_choices.tables())
 
 
@@ -81,7 +82,10 @@ def _fingerprint(folder: Path, tables: tuned_choices.Tables) -> str:
         kernels = json.dumps(catalog.manifest(), sort_keys=True)
     except catalog.CatalogError:
         kernels = ""  # no plan will be made
-    return hashlib.sha256((kernels + repr(tables)).encode()).hexdigest()
+    from jax_clc import __version__  # which imports this module
+
+    costs = [parameters(family) for family in catalog.FAMILIES]
+    return hashlib.sha256(f"{__version__} {kernels} {costs!r} {tables!r}".encode()).hexdigest()
 
 
 @functools.lru_cache(maxsize=4096)

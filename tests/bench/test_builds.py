@@ -62,3 +62,5 @@ def test_what_is_no_build_is_refused(tmp_path, shipped, capsys):
         with pytest.raises(SystemExit):
             builds.main([str(tmp_path / "out"), *arguments])
         assert reason in capsys.readouterr().err
+    with pytest.raises(ValueError, match="it would be overwritten"):
+        builds.merge(tmp_path, [("a", shipped), ("b", tmp_path)])

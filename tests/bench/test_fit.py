@@ -150,6 +150,22 @@ def test_finals_decide_where_they_were_run():
     found = fit.best_of([*3 * [earlier], final])
     assert (found["kernel"], found["measured_us"]) == (names[1], 88.0)
     assert fit.finalists([earlier, final], 1) == fit.finalists([earlier], 1)
+    retired = row({"sm90_retired": 1.0}, is_final=True)
+    assert fit.best_of([earlier, retired]) == fit.best_of([earlier])
+
+
+def test_what_sweeps_found_after_the_finals_is_named():
+    names = [k.name for k in catalog.kernels("sm_90a") if k.schedule == "nonpersistent"][:3]
+    facts = {"raster_group": 8, "raster_along": 0, "split_k": 1, "spread_us": 1.0}
+
+    def row(times, **more):
+        return {"candidates": [{"kernel": n, **facts, "measured_us": us} for n, us in times.items()], **more}
+
+    final = row({names[0]: 90.0, names[1]: 88.0}, is_final=True)
+    earlier = row({names[0]: 100.0, names[1]: 101.0})
+    assert fit.newcomers([earlier, final]) == []
+    assert [way[0] for way in fit.newcomers([earlier, row({names[1]: 101.0, names[2]: 80.0}), final])] == [names[2]]
+    assert fit.newcomers([earlier]) == []
 
 
 def test_finalists_are_raced_with_what_auto_takes(sweep_of_another_device):

@@ -72,6 +72,16 @@ def test_every_loss_is_listed_also_to_a_peer_that_is_not_jnp_dot():
     assert f"docs/benchmarks.md#{report.LOSSES_ANCHOR}" in block
 
 
+def test_a_set_whose_baseline_was_never_timed_has_no_mean():
+    content = _results(1.1)
+    held = {**content["rows"][0], "held_sms": report.HEADLINE_HELD}
+    held["contestants"] |= {"dynamic": held["contestants"]["jax_clc"], "static": held["contestants"]["jax_clc"]}
+    slower = _results(0.9)
+    told = report.headline({"large": slower, "pallas": content, "interference": {"rows": [held]}})
+    assert "large 0.900;" in told
+    assert "pallas" not in told
+
+
 def test_reasons_are_given_for_problems_of_the_suite():
     labels = {results.label(problem) for chosen in suite.load().values() for problem in chosen.problems}
     assert set(json.loads(report.REASONS_PATH.read_text())) - {"launch"} <= labels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import subprocess
 import sys
 from pathlib import Path
 
@@ -307,12 +308,24 @@ def test_what_the_host_computes_calls_no_kernel() -> None:
 
 def test_plan_is_for_the_gpu_at_hand(monkeypatch) -> None:
     a, b = struct(256, 128), struct(128, 512)
+    jax.devices()  # plans are for a GPU only once JAX has looked for one
     assert set(plan(a, b).choices) == {"sm_90a", "sm_100f"}
     for capability, family in (("9.0", "sm_90a"), ("10.3", "sm_100f")):
         monkeypatch.setattr(gemm_lowering, "_local_gpu", lambda found=capability: found)
         assert set(plan(a, b).choices) == {family}
-    monkeypatch.setattr(gemm_lowering, "_local_gpu", lambda: "8.0")  # no kernels there: what others would run
-    assert set(plan(a, b).choices) == {"sm_90a", "sm_100f"}
+    monkeypatch.setattr(gemm_lowering, "_local_gpu", lambda: "8.0")
+    assert not plan(a, b).choices
+    assert "no kernels are built for compute capability 8.0" in plan(a, b).fallback_reason
+
+
+def test_plan_does_not_make_jax_look_for_devices() -> None:
+    code = (
+        "import jax, jax.numpy as jnp, jax_clc; from jax._src import xla_bridge\n"
+        "x = jax.ShapeDtypeStruct((256, 256), jnp.bfloat16)\n"
+        "print(len(jax_clc.plan(x, x).choices), xla_bridge.backends_are_initialized())"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["2", "False"]
 
 
 def test_plan_tells_what_the_call_does() -> None:

@@ -238,6 +238,16 @@ def test_shard_map_is_lowered_on_a_mesh_without_devices(dtype, call) -> None:
         assert text.count(call) == count
 
 
+def test_shard_map_over_some_axes_is_lax_on_a_mesh_without_devices() -> None:
+    mesh = AbstractMesh((2, 2), ("x", "y"))
+    layer = jax.shard_map(matmul, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"), axis_names={"x"})
+    a = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16, sharding=NamedSharding(mesh, P("x")))
+    b = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16, sharding=NamedSharding(mesh, P()))
+    text = jax.jit(layer).trace(a, b).lower(lowering_platforms=("cuda",)).as_text()
+    assert "dot_general" in text
+    assert "jax_clc" not in text
+
+
 def test_shard_map_operands_that_vary_over_different_axes(mesh) -> None:
     a, b = integers(M, K), integers(K, N, seed=1)
     run = jax.shard_map(matmul, mesh=mesh, in_specs=(P("x"), P(None, "y")), out_specs=P("x", "y"))
