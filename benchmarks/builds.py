@@ -3,7 +3,7 @@
 A change of a kernel is measured against the kernel as it was in the same process, in turns. Each FOLDER is what
 `python -m kernels.compile --out FOLDER` writes; its kernels are called KERNEL@NAME in OUT. Then
 
-    JAX_CLC_CUBINS=OUT python -m benchmarks.sweep --kernel 'KERNEL@*' --raster 8/1 --problem 2048 --peers --out FILE
+    JAX_CLC_CUBINS=OUT python -m benchmarks.sweep --kernel 'KERNEL@*' --candidates 60 --raster 8/1 --peers --out FILE
 
 checks and times all of them beside jnp.dot.
 """

@@ -179,6 +179,11 @@ def fit(groups: Mapping[str, Sequence[Measured]], start: CostParameters, rounds:
     return costs
 
 
+def finals_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """A problem's races of finalists of which some kernel still ships."""
+    return [row for row in rows if row.get("is_final") and typical_us([row])]
+
+
 def finalists(rows: Sequence[Mapping[str, Any]], count: int) -> dict[Way, float]:
     """The `count` fastest ways of a problem's sweeps, and their times."""
     return dict(sorted(typical_us(without_finals(rows)).items(), key=lambda item: item[1])[:count])
@@ -202,7 +207,7 @@ def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     lies between the quartiles of its samples. Where the finalists of sweeps were raced by themselves, as the sets are,
     those races decide, and narrow tiles are taken to lose nothing: the clock was that of the sets.
     """
-    finals = [row for row in rows if row.get("is_final") and typical_us([row])]
+    finals = finals_of(rows)
     rows = finals or without_finals(rows)
     found = collections.Counter(way_of(candidate) for row in rows for candidate in row["candidates"])
     typical = typical_us(rows)
@@ -232,12 +237,11 @@ def spread_of(rows: Sequence[Mapping[str, Any]], way: Way) -> float:
 
 def newcomers(rows: Sequence[Mapping[str, Any]]) -> list[Way]:
     """Ways that no final has raced, and that sweeps found faster, beyond their spread, than the one that won there."""
-    finals = [row for row in rows if row.get("is_final") and typical_us([row])]
-    if not finals or (best := best_of(rows)) is None:
+    finals, sweeps, best = finals_of(rows), without_finals(rows), best_of(rows)
+    if not finals or best is None:
         return []
-    swept, raced = typical_us(without_finals(rows)), {way for row in finals for way in typical_us([row])}
+    swept, raced = typical_us(sweeps), {way for row in finals for way in typical_us([row])}
     limit = swept.get(way_of(best), 0.0)
-    sweeps = without_finals(rows)
     return [way for way, us in swept.items() if way not in raced and us * (1 + spread_of(sweeps, way)) < limit]
 
 

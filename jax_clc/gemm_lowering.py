@@ -60,13 +60,15 @@ def plan_contraction(
     precision: Any,
     options: GemmOptions,
     devices: Sequence[DeviceModel] | None = None,
+    unserved: str | None = None,
 ) -> tuple[GemmPlan, GemmView | None]:
-    """The plan for operands with shapes and dtypes. The view is None where the contraction is not a GEMM.
+    """The plan for operands with shapes and dtypes. The view is None where the contraction is not a GEMM. `unserved`
+    says why no kernel can run here, if none can.
 
     Raises ValueError for a demanded schedule or kernel that cannot be honoured, listing those that fit. An empty sum or
     result needs none, whatever is demanded.
     """
-    reason = static_fallback_reason(a, b, precision)
+    reason = static_fallback_reason(a, b, precision) or unserved
     empty = 0 in (*a.shape, *b.shape)
     try:
         if empty:
@@ -186,17 +188,17 @@ def _lay_out(operand: jax.Array, view: MatrixView, laid: MatrixView) -> jax.Arra
     """The operand's buffer as the kernel gets it: transposed if it must be, rows grown by zeros if they must be."""
     if view.permutation is not None:
         operand = lax.transpose(operand, view.permutation)
-    return operand if laid.shape == view.shape else _padded(operand.reshape(view.shape), laid.shape)
+    return operand if laid.shape == view.shape else padded(operand.reshape(view.shape), laid.shape)
 
 
-def _padded(operand: jax.Array, shape: Sequence[int]) -> jax.Array:
+def padded(operand: jax.Array, shape: Sequence[int]) -> jax.Array:
     """The operand with zeros behind it along every axis, up to `shape`.
 
     Rows of an even number of 16-bit elements are copied as 32-bit words, of which XLA's copy moves more bytes a second.
     """
     if operand.dtype.itemsize == 2 and operand.shape[-1] % 2 == 0 and shape[-1] % 2 == 0:
         words = lax.bitcast_convert_type(operand.reshape(*operand.shape[:-1], -1, 2), jnp.uint32)
-        words = _padded(words, (*shape[:-1], shape[-1] // 2))
+        words = padded(words, (*shape[:-1], shape[-1] // 2))
         return lax.bitcast_convert_type(words, operand.dtype).reshape(shape)
     missing = [(0, new - old, 0) for old, new in zip(operand.shape, shape, strict=True)]
     return lax.pad(operand, np.zeros((), operand.dtype), missing)

@@ -150,12 +150,12 @@ def plan(
         contraction = Contraction.from_dimension_numbers(numbers, len(a.shape), len(b.shape))
     canonical = internals.canonicalize_precision(precision)
     target = emulation.current_target()
+    unserved = None
     if devices is None:
         devices = (target.model,) if target is not None else gemm_lowering.devices_at_hand()
-    if devices == ():
-        made, _ = gemm_lowering.plan_contraction(contraction, a, b, out_dtype, canonical, GemmOptions())
-        return GemmPlan(made.problem, {}, gemm_lowering.no_kernels_here())
-    return gemm_lowering.plan_contraction(contraction, a, b, out_dtype, canonical, options, devices)[0]
+        if devices == ():  # as at lowering, where nothing demanded makes that an error
+            unserved, options = gemm_lowering.no_kernels_here(), GemmOptions()
+    return gemm_lowering.plan_contraction(contraction, a, b, out_dtype, canonical, options, devices, unserved)[0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,9 +37,13 @@ class GemmOptions:
         if kernel is not None and not isinstance(kernel, str):
             raise TypeError(f"kernel must be the name of a kernel or None, got {kernel!r}")
         if sm_limit is not None:
-            if isinstance(sm_limit, bool) or not hasattr(sm_limit, "__index__"):
+            try:
+                number = operator.index(sm_limit)
+            except TypeError:
+                number = None
+            if number is None or isinstance(sm_limit, bool):
                 raise TypeError(f"sm_limit must be a number of SMs or None, got {sm_limit!r}")
-            sm_limit = min(operator.index(sm_limit), MOST_SMS)
+            sm_limit = min(number, MOST_SMS)
             if sm_limit < 1:
                 raise ValueError(f"sm_limit={sm_limit} leaves no SM; give at least 1, or None for no limit")
         strict = os.environ.get(STRICT_VARIABLE, "")

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_clc import native
+from jax_clc.gemm_lowering import padded
 from jax_clc.planning import GemmProblem, catalog, plan
 from jax_clc.planning.catalog import Kernel
 from jax_clc.planning.device_model import DeviceModel, device_model
@@ -60,7 +61,8 @@ class TracedProduct:
 
         @jax.jit
         def call(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-            a, b = _in_rows_of(a, pads.get("a")), _in_rows_of(b, pads.get("b"))
+            a = padded(a, (len(a), pads["a"])) if "a" in pads else a
+            b = padded(b, (len(b), pads["b"])) if "b" in pads else b
             d, scratch = jax.ffi.ffi_call(native.TARGET, shapes)(a, b, **attributes)
             return d[:, :n], scratch
 
@@ -90,11 +92,6 @@ class TracedProduct:
         return trace_from_buffer(
             rows, schedule=self.kernel.schedule, sm_count=device.sm_count, source=source, about=about, **options
         )
-
-
-def _in_rows_of(operand: jax.Array, row: int | None) -> jax.Array:
-    """The operand with zeros behind each row, up to so many elements; as it is for None."""
-    return operand if row is None else jnp.pad(operand, ((0, 0), (0, row - operand.shape[1])))
 
 
 def _integers(problem: GemmProblem) -> tuple[jax.Array, jax.Array]:

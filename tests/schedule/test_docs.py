@@ -42,7 +42,7 @@ def test_the_story_quotes_what_was_measured():
 
 
 def test_model_predicts_the_measured_interference():
-    """Within 14%: the page names the two causes of the largest errors, which the model does not have."""
+    """Within 14%: the page says where the largest errors are, and what could explain them."""
     interference = load("interference")
     for schedule, bound in (("nonpersistent", 0.14), ("dynamic", 0.10), ("static", 0.14)):
         for held, time in interference.measured_us(schedule).items():
