@@ -29,7 +29,7 @@ from kernels.tma_copies import OperandSlabs, OperandTiles, coordinates, store_te
 from kernels.turns import Turns
 from kernels.variant import Variant
 
-LOAD_WARP, SCHEDULER_WARP, PREFETCH_WARP = 0, 1, 2
+LOAD_WARP, SCHEDULER_WARP, PREFETCH_WARP, RELAY_WARP = 0, 1, 2, 3
 EPILOGUE_BARRIER = 1  # named barriers: one for each consumer warpgroup; `Turns` has 3 and 4
 START_BARRIER = 5
 
@@ -90,18 +90,23 @@ class Kernel(KernelShape):
             slot_count = self.consumers * self.store_slots
             slots = shared.allocate_array(cutlass.Uint8, slot_count * slot_bytes, byte_alignment=1024)
             slots = self.tensor_at(slots, self.d_dtype, self.slot_layout(slot_count))
+        last_slots = None
+        if cutlass.const_expr(self.stores_last_through_stages):
+            last_slots = self.tensor_at(stages, self.d_dtype, self.slot_layout(self.tile_pieces))
+        slots = slots, last_slots
         exchange = stages
         if cutlass.const_expr(self.exchange_is_apart):
             exchange = shared.allocate_array(cutlass.Uint8, self.exchange_bytes, byte_alignment=16)
         exchange = exchange, shared.allocate_array(Int64, 1)
         flags = shared.allocate_array(Int32, self.consumers)
         ring = LoadPipeline(
-            shared.allocate_array(Int64, 2 * self.stages),
+            shared.allocate_array(Int64, LoadPipeline.barrier_count(self.stages, self.is_relayed)),
             self.stages,
             self.stage_bytes,
             WARPGROUP_THREADS if self.loads_elements else 1,
             WARPGROUP_WARPS * self.warpgroups,
             self.sharing_ctas,
+            self.is_relayed,
         )
         k_tiles = (k + self.tile_k - 1) // self.tile_k
         parts = Int32(1)
@@ -135,6 +140,11 @@ class Kernel(KernelShape):
                     cute.arch.setmaxregister_decrease(self.producer_registers)
                 if warp == LOAD_WARP:
                     self.load(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
+                elif cutlass.const_expr(self.is_relayed):
+                    if warp == RELAY_WARP:
+                        self.relay(scheduler, ring, k_tiles)
+                    else:
+                        self.wait_for_start()
                 elif cutlass.const_expr(self.variant.schedule != "dynamic"):
                     self.wait_for_start()
                 elif (warp == SCHEDULER_WARP) & (cluster_rank(self.cluster) == 0):
@@ -187,9 +197,9 @@ class Kernel(KernelShape):
             scheduler.end_for_the_other_warpgroup()
 
     def finish(self, scheduler) -> None:
-        """Peers that share operands leave together. Those that share a tile have no more to do with a CTA that has
-        added up its sums."""
-        if self.variant.cluster_k == 1:
+        """Peers that send each other claims leave together. Others have waited for all that may still come, stages
+        handed back (`LoadPipeline.drain`) or the sums of a tile that they share."""
+        if not self.drains and self.variant.cluster_k == 1:
             scheduler.finish()
 
     def k_range(self, work, grid: WorkGrid, k_tiles: Int32) -> tuple[Int32, Int32]:
@@ -267,6 +277,22 @@ class Kernel(KernelShape):
                 slabs_b.copy(slab_b, state.index, full)
                 state.advance()
             work = scheduler.fetch_next_work()
+        if cutlass.const_expr(self.drains):
+            ring.drain(state)
+
+    @cute.jit
+    def relay(self, scheduler, ring: LoadPipeline, k_tiles):
+        """The relay warp follows the consumers of this CTA through their tiles."""
+        self.wait_for_start()
+        scheduler = scheduler.clone()
+        state = ring.consumer_state()
+        work = scheduler.initial_work()
+        while work.is_valid:
+            _, count = self.k_range(work, scheduler.grid, k_tiles)
+            for _ in cutlass.range(0, count, unroll=1):
+                ring.relay(state)
+                state.advance()
+            work = scheduler.fetch_next_work()
 
     @cute.jit
     def load_elements(self, scheduler, ring: LoadPipeline, k_tiles, stages_a, stages_b, arguments):
@@ -318,14 +344,18 @@ class Kernel(KernelShape):
         accumulator = cute.make_rmem_tensor(tiled_mma.partition_shape_C((self.wg_m, self.wg_n)), Float32)
         own_slots = None
         if cutlass.const_expr(self.store_slots > 0):
-            own_slots = cute.local_tile(slots, (*self.slot_shape, self.store_slots), (0, 0, warpgroup_index))
+            own_slots = cute.local_tile(slots[0], (*self.slot_shape, self.store_slots), (0, 0, warpgroup_index))
         # What is stored, here or by the CTA that adds up this slice of the tile.
         slice_n = self.wg_n // self.slices
         slice_mma = self.tiled_mma(slice_n)
         total = accumulator
         if cutlass.const_expr(self.variant.cluster_k > 1):
             total = cute.make_rmem_tensor(slice_mma.partition_shape_C((self.wg_m, slice_n)), Float32)
-        store = self.make_store(own_slots, slice_mma, thread, EPILOGUE_BARRIER + warpgroup_index, arguments)
+        barrier = EPILOGUE_BARRIER + warpgroup_index
+        store = self.make_store(own_slots, self.store_slots, slice_mma, thread, barrier, arguments)
+        last_store = None
+        if cutlass.const_expr(self.stores_last_through_stages):
+            last_store = self.make_store(slots[1], self.tile_pieces, slice_mma, thread, barrier, arguments)
         row_blocks = self.wg_m // WGMMA_ROWS  # what a store counts rows in
         partial = None
         if cutlass.const_expr(self.variant.split_k):
@@ -414,7 +444,13 @@ class Kernel(KernelShape):
                 if stores:
                     first_row = (work.tile_m * self.warpgroups + part) * row_blocks
                     piece = work.tile_n * self.slices + first_slice
-                    next_slot = store.store(total, first_row, piece, work.batch, next_slot)
+                    if cutlass.const_expr(not self.stores_last_through_stages):
+                        next_slot = store.store(total, first_row, piece, work.batch, next_slot)
+                    elif self.frees_stages(scheduler, count):
+                        store.staging.sync()  # all warps have read the last stage
+                        last_store.store_without_waiting(total, first_row, piece, work.batch)
+                    else:
+                        next_slot = store.store(total, first_row, piece, work.batch, next_slot)
             if cutlass.const_expr(self.variant.pingpong):
                 state.advance(k_tiles)
                 scheduler.skip_work()
@@ -423,16 +459,19 @@ class Kernel(KernelShape):
             work = following
         store.finish()
 
-    def make_store(self, slots: cute.Tensor | None, tiled_mma, thread, barrier_id, arguments: dict):
+    def frees_stages(self, scheduler, count: Int32):
+        """Whether nothing is loaded after this tile, which has filled every stage: the other warpgroup, which had the
+        tile before, has read all that it will."""
+        return cute.arch.vote_any_sync(scheduler.has_last_work() & (count >= self.stages))
+
+    def make_store(self, slots: cute.Tensor | None, slot_count: int, tiled_mma, thread, barrier_id, arguments: dict):
         """The warpgroup's way out: from its registers, or through its slots by TMA, or line by line for a D that TMA
         cannot address."""
         m, n, batches = (arguments[name] for name in "mnl")
         if self.stores_registers:
             matrix = self.strided_matrix("d", self.d_dtype, arguments, n, m, batches)
             return RegisterStore(matrix, self.d_dtype, self.wg_n, thread)
-        staging = epilogue.Staging(
-            slots, self.store_slots, self.d_dtype, self.d_is_m_major, tiled_mma, thread, barrier_id
-        )
+        staging = epilogue.Staging(slots, slot_count, self.d_dtype, self.d_is_m_major, tiled_mma, thread, barrier_id)
         if self.stores_elements:
             inner, outer = (m, n) if self.d_is_m_major else (n, m)
             matrix = self.strided_matrix("d", self.d_dtype, arguments, inner, outer, batches)

@@ -44,6 +44,10 @@ class KernelShape:
       wg_m, wg_n: rows and columns that a warpgroup accumulates, `values` of them in a thread.
       stages, stage_bytes: the ring of load stages.
       store_slots, slot_shape: the staging of results; no slots where they leave from the registers.
+      tile_pieces: slots that a warpgroup's part of a tile fills.
+      stores_last_through_stages: whether a CTA's last tile has a slot for each of its pieces where the stages lie.
+      is_relayed: whether a warp of its own tells peers which stages have been read.
+      drains: whether CTAs of a cluster leave each for itself, when all their stages have been handed back.
       slices: parts of a tile's columns that CTAs add up where they share it by k.
       parameters, facts: for the manifest; see `compile.make_kernel`.
     """
@@ -94,6 +98,17 @@ class KernelShape:
         # k = 128 takes 2% less. Where a CTA comes back for the second half later, as at k = 512, it takes 3% more.
         claims_whole_tiles = variant.schedule == "dynamic" and not variant.stream_k
         self.l2_promotion = "256B" if claims_whole_tiles else "128B"
+        # Ping-pong in whole tiles of a known order: nothing hides a CTA's last store, and the stages are free by then.
+        in_known_order = variant.pingpong and variant.schedule == "static" and not variant.stream_k
+        self.tile_pieces = -(-self.wg_m * self.wg_n // math.prod(self.slot_shape))
+        slot_bytes = math.prod(self.slot_shape) * self.d_dtype.width // 8
+        by_tma = not (self.stores_elements or self.stores_registers)
+        fits = self.tile_pieces * slot_bytes <= self.stages * self.stage_bytes
+        self.stores_last_through_stages = by_tma and in_known_order and fits
+        # There, 0.5% of 8 x 2048^3 and 16 x 1024^3. Where shares of tiles or claims are followed it gains nothing.
+        self.is_relayed = in_known_order and self.sharing_ctas > 1
+        # All that a peer does to a CTA at its end is to hand stages back, but where claims are sent about.
+        self.drains = self.sharing_ctas > 1 and variant.schedule != "dynamic"
         # A small product's first stage is on its way from memory before there is a barrier to announce it at: 3% to 10%
         # of 256^3 and 512^3, 1.6% of thin products. A longer prefetch is in the way of the copy.
         is_short = self.stage_bytes <= MOST_PREFETCHED_BYTES and not self.loads_elements

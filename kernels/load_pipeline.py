@@ -1,8 +1,11 @@
 """The ring of load stages between the producer warp and the consumer warpgroups (Hopper).
 
-Each stage has a full barrier (the producer's arrival and the bytes of its copies) and an empty barrier (every consumer
-warp of every CTA of the cluster: with multicast, a peer's copies land in this CTA's stage and this CTA's copies in the
-peer's, so a stage is free when all have read theirs).
+Each stage has a full barrier (the producer's arrival and the bytes of its copies) and an empty barrier. With multicast,
+a peer's copies land in this CTA's stage and this CTA's copies in the peer's, so a stage is free when all have read
+theirs: every consumer warp of every CTA of the cluster arrives at the empty barrier. A peer needs a fence of cluster
+scope before the arrival. Where stages are relayed it is not the consumers who wait for that fence, and whose next
+multiplications would be late: they arrive at a read barrier of their own CTA, and a warp that does nothing else fences,
+and tells all CTAs.
 """
 
 import cutlass
@@ -18,16 +21,17 @@ class LoadPipeline(DeviceValues):
     """Barriers of the ring.
 
     Args:
-      storage: 2 * `stages` 64-bit barriers in shared memory.
+      storage: `barrier_count` 64-bit barriers in shared memory.
       stages: stages of the ring.
       stage_bytes: bytes that the copies of one stage bring to this CTA, peers' multicasts included; 0 where threads
         write the stages themselves.
       producer_threads: threads that arrive when a stage is full.
       consumer_warps: warps of one CTA that read each stage.
       cluster_size: CTAs of the cluster.
+      is_relayed: whether a relay warp hands stages back.
     """
 
-    FIELDS = ("full", "empty")
+    FIELDS = ("full", "empty", "read")
 
     def __init__(
         self,
@@ -37,20 +41,30 @@ class LoadPipeline(DeviceValues):
         producer_threads: int,
         consumer_warps: int,
         cluster_size: int,
+        is_relayed: bool,
     ):
         self.full = storage
         self.empty = storage + stages
+        self.read = storage + 2 * stages
         self.stages = stages
         self.stage_bytes = stage_bytes
         self.producer_threads = producer_threads
         self.consumer_warps = consumer_warps
         self.cluster_size = cluster_size
+        self.is_relayed = is_relayed
+
+    @staticmethod
+    def barrier_count(stages: int, is_relayed: bool) -> int:
+        return (3 if is_relayed else 2) * stages
 
     def initialise(self) -> None:
         """One thread; a barrier of the cluster must follow before anyone uses the ring."""
+        arrivals = self.cluster_size * (1 if self.is_relayed else self.consumer_warps)
         for stage in range(self.stages):
             cute.arch.mbarrier_init(self.full + stage, self.producer_threads)
-            cute.arch.mbarrier_init(self.empty + stage, self.consumer_warps * self.cluster_size)
+            cute.arch.mbarrier_init(self.empty + stage, arrivals)
+            if self.is_relayed:
+                cute.arch.mbarrier_init(self.read + stage, self.consumer_warps)
 
     def producer_state(self) -> pipeline.PipelineState:
         return pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
@@ -86,7 +100,22 @@ class LoadPipeline(DeviceValues):
 
     @cute.jit
     def release(self, index: Int32):
-        """A consumer warp: this stage has been read. Lane r tells CTA r of the cluster."""
+        """A consumer warp: this stage has been read."""
+        if cutlass.const_expr(self.is_relayed):
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(self.read + index)
+        else:
+            self.hand_back(index)
+
+    @cute.jit
+    def relay(self, state: pipeline.PipelineState):
+        """The relay warp: hands the stage back when all consumer warps of this CTA have read it."""
+        cute.arch.mbarrier_wait(self.read + state.index, state.phase)
+        self.hand_back(state.index)
+
+    @cute.jit
+    def hand_back(self, index: Int32):
+        """Lane r tells CTA r of the cluster."""
         lane = cute.arch.lane_idx()
         if lane < self.cluster_size:
             if cutlass.const_expr(self.cluster_size == 1):
@@ -95,3 +124,12 @@ class LoadPipeline(DeviceValues):
                 # The multiplications that read the stage, done by now, come before the peer's next copy into it.
                 barriers.fence_release_shared()
                 barriers.arrive_at(self.empty + index, lane)
+
+    @cute.jit
+    def drain(self, state: pipeline.PipelineState):
+        """The producer warp, after its last stage: waits until all have been handed back, by peers too. Nothing is on
+        its way to this CTA's barriers then: it may exit before its peers, and they before it."""
+        state = state.clone()
+        for _ in cutlass.range(self.stages, unroll=1):
+            self.wait_empty(state)
+            state.advance()

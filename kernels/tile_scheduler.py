@@ -167,6 +167,10 @@ class StaticScheduler(DeviceValues):
     def advance_to_next_work(self) -> None:
         pass
 
+    def has_last_work(self) -> Boolean:
+        """Whether the work in hand is the last of this CTA."""
+        return self.linear + self.workers() >= self.grid.cluster_tiles
+
     def fetch_next_work(self) -> WorkTile:
         self.linear = self.linear + self.workers()
         return self.grid.work_tile(self.linear)

@@ -54,7 +54,9 @@ class Axioms:
         10, Tag.VENDOR_PRACTICE, "Asynchronous operations on a CTA's memory are observed complete before it exits."
     )
     remote_access_before_exit: bool = _axiom(
-        11, Tag.ISA_RULE, "Accesses and arrivals from other CTAs are ordered before the exit of the CTA they reach."
+        11,
+        Tag.ISA_RULE,
+        "Accesses by other CTAs are ordered before the exit of the CTA they reach; arrivals, or seen.",
     )
     tensor_fences: bool = _axiom(
         12, Tag.ISA_RULE, "tcgen05 operations of different threads are ordered through before_ and after_thread_sync."

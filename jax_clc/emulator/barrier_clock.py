@@ -36,6 +36,17 @@ class BarrierClock:
     _gathered_async: dict[int, int] = field(init=False, default_factory=dict)
     _ended: dict[tuple[int, bool], np.ndarray] = field(init=False, default_factory=dict)
     _ended_async: dict[int, int] = field(init=False, default_factory=dict)
+    _from_outside: dict[int, int] = field(init=False, default_factory=dict)
+    _ended_from_outside: dict[int, int] = field(init=False, default_factory=dict)
+
+    def arrived_from_outside(self, actor: int, time: int) -> None:
+        """An arrival by a thread of another CTA."""
+        self._from_outside[actor] = time
+
+    def seen_from_outside(self) -> dict[int, int]:
+        """Arrivals of other CTAs in phases that have ended and no earlier call has returned: actor and time."""
+        found, self._ended_from_outside = self._ended_from_outside, {}
+        return found
 
     def arrive(self, warp: WarpClock, mask: int, wide: bool, releases: bool) -> None:
         # A relaxed arrival of wide scope passes on what a fence of the CTA's scope released, too, inside of the CTA.
@@ -62,6 +73,8 @@ class BarrierClock:
             self._ended_async[actor] = max(time, self._ended_async.get(actor, 0))
         self._gathered.clear()
         self._gathered_async.clear()
+        self._ended_from_outside |= self._from_outside
+        self._from_outside.clear()
 
     def wait(self, warp: WarpClock, mask: int, wide: bool, acquires: bool) -> None:
         for (cta, arrived_wide), message in self._ended.items():

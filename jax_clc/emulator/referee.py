@@ -286,9 +286,11 @@ class Referee(AsyncOperations):
         barrier = self._barrier(home, address, line, warp, mask) if home else None
         if home is None or barrier is None:
             return
-        if cta != warp.cta:
-            home.must_precede_exit(warp.base + lanes_of(mask), warp.time)
         barrier.arrive(warp, mask, scope in WIDE_SCOPES, semantics in RELEASES)
+        if cta != warp.cta:
+            for lane in lanes_of(mask).tolist():
+                home.arrived_from_outside(address, warp.base + lane, warp.time)
+                barrier.arrived_from_outside(warp.base + lane, warp.time)
 
     def mbarrier_async_arrive(self, ops: Op | Iterable[Op], cta: int, address: int, line: int) -> None:
         """complete_tx, tcgen05.commit, cp.async.mbarrier.arrive: operations tell a barrier that they are complete.
@@ -328,8 +330,10 @@ class Referee(AsyncOperations):
         """test_wait or try_wait returned true to these lanes."""
         home = self._alive(cta, warp, line)
         barrier = self._barrier(home, address, line, warp, mask) if home else None
-        if barrier is not None:
+        if home is not None and barrier is not None:
             barrier.wait(warp, mask, scope in WIDE_SCOPES, semantics in ACQUIRES)
+            if cta == warp.cta:
+                home.arrivals_seen(address, barrier.seen_from_outside())
 
     def _barrier(self, home: Cta, address: int, line: int, warp: Warp, mask: int) -> BarrierClock | None:
         barrier = home.barriers.get(address)

@@ -105,6 +105,9 @@ class Cta:
     exited: bool = False
     needed: np.ndarray = field(init=False)
     """Per actor, the last time at which it touched this CTA from outside: to be known by the CTA when it exits."""
+    arrivals: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
+    """Per barrier and actor, its last arrival from outside that no wait of this CTA has seen. One that was seen is
+    done, though what came before it need not be."""
 
     def __post_init__(self) -> None:
         self.needed = np.zeros(self.cluster.actors.capacity, np.int32)
@@ -115,11 +118,22 @@ class Cta:
             self.needed = np.pad(self.needed, (0, missing))
         self.needed[actors] = np.maximum(self.needed[actors], time)
 
+    def arrived_from_outside(self, barrier: int, actor: int, time: int) -> None:
+        self.arrivals[barrier, actor] = time
+
+    def arrivals_seen(self, barrier: int, seen: dict[int, int]) -> None:
+        """A wait of this CTA has succeeded after these arrivals: actor and time."""
+        for actor, time in seen.items():
+            if self.arrivals.get((barrier, actor), time + 1) <= time:
+                del self.arrivals[barrier, actor]
+
     def late_actors(self) -> list[int]:
         """Actors whose last touch the CTA does not know of when it exits."""
         if self.exit_clock is None:
             return []
         actors = self.cluster.actors
+        for (_, actor), time in self.arrivals.items():
+            self.must_precede_exit(actor, time)
         ordered, observed = actors.fit(self.exit_clock)
         known = np.where(actors.is_async[: actors.capacity], observed, ordered)
         return np.flatnonzero(known[: len(self.needed)] < self.needed).tolist()

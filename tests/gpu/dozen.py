@@ -24,7 +24,7 @@ from jax_clc.planning import catalog
 from jax_clc.planning.catalog import Kernel
 
 SIZES = (Sizes(304, 520, 136, batch=2), Sizes(1, 264, 72), Sizes(2304, 1032, 200))
-CUT_SIZES = Sizes(2056, 2312, 1000)  # more tiles than workers, for kernels that cut some of them
+MANY_TILES = Sizes(2056, 2312, 1000)  # more than workers: some are cut, or follow one another; each fills all stages
 KERNELS = 12
 
 
@@ -55,7 +55,7 @@ def main() -> int:
         return 2
     failed, ran = [], 0
     for number, kernel in enumerate(kinds(family)):
-        problem = problem_of(kernel, CUT_SIZES if kernel.stream_k else SIZES[number % len(SIZES)])
+        problem = problem_of(kernel, MANY_TILES if kernel.pingpong else SIZES[number % len(SIZES)])
         rng = np.random.default_rng(number)
         a, b = (rng.integers(-3, 4, shape).astype(problem.a_dtype) for shape in stored_shapes(problem))
         product = on_stored(problem, lambda a, b, k=kernel, p=problem: jax_clc.matmul(

@@ -1,7 +1,8 @@
-"""Twins of the CLC kernel, each with one rule of the protocol broken on purpose, for the emulated device to find.
+"""Twins of kernels, each with one rule broken on purpose, for the emulated device to find.
 
 A fault replaces one function of the kernel sources while a twin is traced, in its own process; nothing that ships knows
-of it. Rules are numbered as in docs/how_a_tile_finds_its_worker.md.
+of it. `TWINS` are of the CLC kernel, their rules numbered as in docs/how_a_tile_finds_its_worker.md; `HOPPER_TWINS` of
+the static ping-pong kernel, faults and the errors that would name them right.
 """
 
 from __future__ import annotations
@@ -233,6 +234,24 @@ def hand_back_accumulator_without_fence():
     barriers.tensor_memory_fence_before_sync = lambda: None
 
 
+def leave_without_draining():
+    from kernels.load_pipeline import LoadPipeline
+
+    LoadPipeline.drain = lambda self, state: None
+
+
+def relay_without_fence():
+    from kernels import barriers
+
+    barriers.fence_release_shared = lambda: None
+
+
+def store_through_stages_in_use():
+    from kernels.gemm_sm90 import Kernel
+
+    Kernel.frees_stages = lambda self, scheduler, count: True
+
+
 _OVERWRITTEN = ("DataRace", "BufferReusedInFlight", "ClcRecordNotComplete", "ClcRecordUnread")
 
 TWINS: dict[str, Twin] = {
@@ -267,4 +286,10 @@ TWINS: dict[str, Twin] = {
     "hand_back_accumulator_without_fence": Twin(
         17, hand_back_accumulator_without_fence, ("TensorMemoryNotReady",), (1, 1)
     ),
+}
+
+HOPPER_TWINS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
+    "leave_without_draining": (leave_without_draining, ("RemoteAccessToExitedCta", "AsyncInFlightAtExit")),
+    "relay_without_fence": (relay_without_fence, ("BufferReusedInFlight",)),
+    "store_through_stages_in_use": (store_through_stages_in_use, ("DataRace", "BufferReusedInFlight")),
 }

@@ -35,7 +35,7 @@ class Built:
 
 
 def build(variants: Sequence[Variant], twins: Sequence[str | None] | str | None = None) -> list[Built]:
-    """Compiles what the cache lacks; `twins`: names in `broken_twins.TWINS` whose fault is put in first, one for each
+    """Compiles what the cache lacks; `twins`: names in `broken_twins` whose fault is put in first, one for each
     variant or one for all."""
     twins = [twins] * len(variants) if twins is None or isinstance(twins, str) else twins
     if importlib.util.find_spec("cutlass") is None:
@@ -88,7 +88,8 @@ def _compile(variant: Variant, twin: str | None, place: Path) -> None:
         kernel_build.compile_into_cache(variant)
         return
     os.environ["CUTE_DSL_ARCH"] = variant.family
-    from broken_twins import TWINS
+    from broken_twins import HOPPER_TWINS, TWINS
 
-    TWINS[twin].break_it()
+    break_it = TWINS[twin].break_it if twin in TWINS else HOPPER_TWINS[twin][0]
+    break_it()
     kernel_build.compile_variant(variant, place)

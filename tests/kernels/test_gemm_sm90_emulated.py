@@ -11,8 +11,10 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed: kernels cannot be compiled here")
 
+from broken_twins import HOPPER_TWINS
 from kernel_building import Built, build
 
+from jax_clc.emulator import errors
 from jax_clc.emulator.kernel_run import KernelRun, Problem, exact_operands, reference, run_kernel
 from jax_clc.emulator.options import Hostility
 from kernels.variant import Variant
@@ -72,6 +74,13 @@ def parts_of(variant: Variant, wanted: int) -> int:
 def test_exact_with_late_copies_and_sms_taken_and_given_back(variant, seed):
     m, n = (tile * ctas for tile, ctas in zip(variant.cta_tile, variant.cluster, strict=False))
     run(variant, Problem(m + 24, 2 * n + 8, 152, raster_group=2, split_k=parts_of(variant, 2)), seed, HOSTILE)
+
+
+@pytest.mark.parametrize("k_tiles", (5, 6, 11))
+@pytest.mark.parametrize("n_tiles", (1, 4, 9))
+def test_last_tile_through_the_stages_it_was_multiplied_from(n_tiles, k_tiles):
+    """A CTA has one tile, two, and tiles for both warpgroups and one more; k fills the stages once, or begins again."""
+    run(PINGPONG, Problem(264, 192 * n_tiles, 64 * k_tiles, raster_group=2), n_tiles, HOSTILE)
 
 
 @pytest.mark.parametrize("variant", REPRESENTATIVES, ids=name)
@@ -134,3 +143,22 @@ def test_case_8_k_steps_that_do_not_divide_the_pipeline_depth(variant):
 @pytest.mark.parametrize("variant", [COOPERATIVE, PINGPONG, DYNAMIC_PINGPONG], ids=name)
 def test_case_10_output_ring_goes_on_over_many_tiles_of_one_k_step(variant):
     run(variant, Problem(1024, 776, 64), 0, HOSTILE)
+
+
+@pytest.mark.parametrize("twin_name", HOPPER_TWINS)
+def test_broken_twin_is_named(twin_name):
+    """Within eight seeds the referee raises an error that names the fault, and no other kind."""
+    expected = HOPPER_TWINS[twin_name][1]
+    healthy, (broken,) = the(PINGPONG), build([PINGPONG], twin_name)
+    assert broken.ptx != healthy.ptx
+    problem = Problem(264, 192 * 9, 64 * 6)
+    a, b = exact_operands(healthy.entry, problem, 0)
+    found = set()
+    for seed in range(8):
+        try:
+            run_kernel(broken.entry, broken.ptx, problem, a, b, sm_count=SM_COUNT, seed=seed, hostility=HOSTILE)
+        except errors.EmulatorError as error:
+            found.add(type(error).__name__)
+            if found & set(expected):
+                break
+    assert found and found <= set(expected), found

@@ -521,6 +521,37 @@ def test_remote_arrivals_are_ordered_before_the_exit():
     scene.exit(0, 1)
 
 
+def test_a_remote_arrival_that_a_wait_has_seen_is_done_before_the_exit():
+    """A relaxed one too, since the arrival itself is over; but not what its thread did before, nor other barriers'."""
+    scene = pair()
+    scene.init((0, 0), BAR + 8)
+    scene.fence((0, 0), "mbarrier_init")
+    scene.bar(*scene.warps, key=("cluster", 0), semantics="relaxed", scope="cluster")
+    scene.arrive((1, 1), cta=0, semantics="relaxed", scope="cluster")
+    scene.flip()
+    scene.wait((0, 0), semantics="relaxed", scope="cluster")
+    scene.exit(0)
+
+    scene = pair()
+    scene.init((0, 0), BAR + 8)
+    scene.fence((0, 0), "mbarrier_init")
+    scene.bar(*scene.warps, key=("cluster", 0), semantics="relaxed", scope="cluster")
+    scene.arrive((1, 1), cta=0, semantics="relaxed", scope="cluster")
+    scene.arrive((1, 1), BAR + 8, cta=0, semantics="relaxed", scope="cluster")
+    scene.flip()
+    scene.wait((0, 0), semantics="relaxed", scope="cluster")
+    with pytest.raises(errors.RemoteAccessToExitedCta, match="warp 1 lane 0 of CTA 1"):
+        scene.exit(0)
+
+    scene = pair()
+    scene.write((1, 1), cta=0, mask=1)
+    scene.arrive((1, 1), cta=0, semantics="relaxed", scope="cluster")
+    scene.flip()
+    scene.wait((0, 0), semantics="relaxed", scope="cluster")
+    with pytest.raises(errors.RemoteAccessToExitedCta, match="warp 1 lane 0 of CTA 1"):
+        scene.exit(0)
+
+
 def test_access_to_an_exited_cta_is_named():
     scene = pair()
     scene.exit(0)
