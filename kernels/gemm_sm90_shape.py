@@ -105,7 +105,7 @@ class KernelShape:
         by_tma = not (self.stores_elements or self.stores_registers)
         fits = self.tile_pieces * slot_bytes <= self.stages * self.stage_bytes
         self.stores_last_through_stages = by_tma and in_known_order and fits
-        # There, 0.5% of 8 x 2048^3 and 16 x 1024^3. Where shares of tiles or claims are followed it gains nothing.
+        # There it saves 0.5% of 8 x 2048^3. Where shares of tiles or claims are followed it gains nothing.
         self.is_relayed = in_known_order and self.sharing_ctas > 1
         # All that a peer does to a CTA at its end is to hand stages back, but where claims are sent about.
         self.drains = self.sharing_ctas > 1 and variant.schedule != "dynamic"

@@ -14,7 +14,7 @@ from benchmarks import fit  # noqa: E402
 from jax_clc.bench.results import problem_of  # noqa: E402
 from jax_clc.bench.sweep import candidate_choices, chosen  # noqa: E402
 from jax_clc.planning import catalog, cost_model, plan  # noqa: E402
-from jax_clc.planning.cost_parameters import CostParameters  # noqa: E402
+from jax_clc.planning.cost_parameters import CostParameters, tile_class  # noqa: E402
 from jax_clc.planning.device_model import REFERENCE_DEVICES  # noqa: E402
 from jax_clc.planning.tuned_choices import problem_key  # noqa: E402
 
@@ -138,7 +138,8 @@ def test_of_two_that_are_as_fast_the_wider_tile_is_entered():
 
 
 def test_finals_decide_where_they_were_run():
-    names = [k.name for k in catalog.kernels("sm_90a") if k.schedule == "nonpersistent"][:3]
+    by_shape = {tile_class(k): k.name for k in catalog.kernels("sm_90a") if k.schedule == "nonpersistent"}
+    names = list(by_shape.values())[:3]
     facts = {"raster_group": 8, "raster_along": 0, "split_k": 1}
 
     def row(times, **more):
@@ -146,6 +147,9 @@ def test_finals_decide_where_they_were_run():
 
     earlier = row(dict(zip(names, (100.0, 101.0, 120.0), strict=True)))
     assert [way[0] for way in fit.finalists([earlier], 2)] == names[:2]
+    two_rasters = row(dict(zip(names, (100.0, 110.0, 120.0), strict=True)))
+    two_rasters["candidates"].append({"kernel": names[0], **facts, "raster_group": 4, "measured_us": 101.0})
+    assert [way[0] for way in fit.finalists([two_rasters], 2)] == names[:2]  # the shape's best alone
     final = row({names[0]: 90.0, names[1]: 88.0}, is_final=True)
     found = fit.best_of([*3 * [earlier], final])
     assert (found["kernel"], found["measured_us"]) == (names[1], 88.0)
