@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import jax
 
 from benchmarks import suite
-from benchmarks.run import write
+from benchmarks.run import EFFORT, write
+from benchmarks.sm_clock import SmClock
 from jax_clc.bench import contestants, results
 from jax_clc.bench.check import ExactCheck, Inexact
 from jax_clc.bench.device_timer import TimerError, timer
@@ -64,24 +66,19 @@ def main(argv: list[str] | None = None) -> int:
     }  # fmt: skip
     # Everything is compiled, loaded and warm before the first SM is held: loading may wait for the whole device.
     race(ready, operand_sets, clock, Effort.quick())
-    holder, line = SmHolder(), ProgressLine(len(args.held))
+    holder, line, effort = SmHolder(), ProgressLine(len(args.held)), dataclasses.replace(EFFORT, samples=args.samples)
     for held in args.held:
         line.start(f"{held} SMs held")
         try:
-            with holder.holding(held):
-                timings = race(
-                    ready,
-                    operand_sets,
-                    clock,
-                    Effort(samples=args.samples, warmup_us=5000.0),
-                    lambda share: line.detail(f"{share:4.0%}"),
-                )
+            with SmClock() as sm_clock, holder.holding(held):
+                sm_clock.begin()
+                timings = race(ready, operand_sets, clock, effort, lambda share: line.detail(f"{share:4.0%}"))
         except (HolderError, TimerError) as error:
             content["failed"].append({"held_sms": held, "reason": str(error)})
             print(f"FAILED with {held} SMs held: {error}")
             continue
         row = results.row(problem, timings, input_sets=2, kernels=kernels, skipped=skipped)
-        content["rows"].append({**row, "held_sms": held})
+        content["rows"].append({**row, "held_sms": held, "sm_clock_mhz": sm_clock.quartiles_mhz()})
         line.finish()
         write(args.out, content)
     print(table(content))
