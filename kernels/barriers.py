@@ -133,8 +133,9 @@ def computed_here(value: Int32, *, loc=None, ip=None) -> Int32:
 
 @dsl_user_op
 def fence_release_shared(*, loc=None, ip=None):
-    """What this thread has done to its CTA's shared memory comes before what another thread of the cluster does after
-    it has seen this thread's next (relaxed) arrival and fenced."""
+    """What this thread has done to its CTA's shared memory, and what others have done whose arrivals it has waited for,
+    comes before what another thread of the cluster does after it has seen this thread's next (relaxed) arrival and
+    fenced."""
     assemble("fence.release.sync_restrict::shared::cta.cluster;", [], loc=loc, ip=ip)
 
 

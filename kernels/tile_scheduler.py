@@ -10,7 +10,7 @@ A kernel makes one scheduler in every warp and walks the same loop whatever the 
         ...                                  # the warp's part of this tile
         scheduler.advance_to_next_work()     # the scheduler warp of the cluster's first CTA alone
         work = scheduler.fetch_next_work()
-    scheduler.finish()                       # every warp of the CTA, those without work too
+    scheduler.finish()                       # every warp of the CTA, those without work too; or `LoadPipeline.drain`
 
 Work is handed out in whole cluster tiles; the work tile that a warp gets is already its own CTA's.
 """

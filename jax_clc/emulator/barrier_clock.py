@@ -39,12 +39,12 @@ class BarrierClock:
     _from_outside: dict[int, int] = field(init=False, default_factory=dict)
     _ended_from_outside: dict[int, int] = field(init=False, default_factory=dict)
 
-    def arrived_from_outside(self, actor: int, time: int) -> None:
-        """An arrival by a thread of another CTA."""
-        self._from_outside[actor] = time
+    def arrived_from_outside(self, actor: int, number: int) -> None:
+        """An arrival by a thread of another CTA, of a scope that a wait here can see it in."""
+        self._from_outside[actor] = number
 
     def seen_from_outside(self) -> dict[int, int]:
-        """Arrivals of other CTAs in phases that have ended and no earlier call has returned: actor and time."""
+        """Arrivals of other CTAs in phases that have ended and no earlier call has returned: actor and number."""
         found, self._ended_from_outside = self._ended_from_outside, {}
         return found
 

@@ -58,6 +58,7 @@ class Referee(AsyncOperations):
         self._ctas: dict[int, Cta] = {}
         self._clusters: dict[int, Cluster] = {}
         self._rendezvous: dict[object, Rendezvous] = {}
+        self._arrivals = 0  # so many from other CTAs, of all barriers
 
     # Life
 
@@ -288,9 +289,11 @@ class Referee(AsyncOperations):
             return
         barrier.arrive(warp, mask, scope in WIDE_SCOPES, semantics in RELEASES)
         if cta != warp.cta:
+            self._arrivals += 1
             for lane in lanes_of(mask).tolist():
-                home.arrived_from_outside(address, warp.base + lane, warp.time)
-                barrier.arrived_from_outside(warp.base + lane, warp.time)
+                home.arrived_from_outside(address, warp.base + lane, self._arrivals, warp.time)
+                if scope in WIDE_SCOPES:
+                    barrier.arrived_from_outside(warp.base + lane, self._arrivals)
 
     def mbarrier_async_arrive(self, ops: Op | Iterable[Op], cta: int, address: int, line: int) -> None:
         """complete_tx, tcgen05.commit, cp.async.mbarrier.arrive: operations tell a barrier that they are complete.
@@ -332,7 +335,7 @@ class Referee(AsyncOperations):
         barrier = self._barrier(home, address, line, warp, mask) if home else None
         if home is not None and barrier is not None:
             barrier.wait(warp, mask, scope in WIDE_SCOPES, semantics in ACQUIRES)
-            if cta == warp.cta:
+            if cta == warp.cta and scope in WIDE_SCOPES:
                 home.arrivals_seen(address, barrier.seen_from_outside())
 
     def _barrier(self, home: Cta, address: int, line: int, warp: Warp, mask: int) -> BarrierClock | None:

@@ -105,9 +105,9 @@ class Cta:
     exited: bool = False
     needed: np.ndarray = field(init=False)
     """Per actor, the last time at which it touched this CTA from outside: to be known by the CTA when it exits."""
-    arrivals: dict[tuple[int, int], int] = field(init=False, default_factory=dict)
-    """Per barrier and actor, its last arrival from outside that no wait of this CTA has seen. One that was seen is
-    done, though what came before it need not be."""
+    arrivals: dict[tuple[int, int], tuple[int, int]] = field(init=False, default_factory=dict)
+    """Per barrier and actor, its last arrival from outside, if no wait of this CTA has seen it: number and time. One
+    that was seen is done, though what came before it need not be."""
 
     def __post_init__(self) -> None:
         self.needed = np.zeros(self.cluster.actors.capacity, np.int32)
@@ -118,13 +118,13 @@ class Cta:
             self.needed = np.pad(self.needed, (0, missing))
         self.needed[actors] = np.maximum(self.needed[actors], time)
 
-    def arrived_from_outside(self, barrier: int, actor: int, time: int) -> None:
-        self.arrivals[barrier, actor] = time
+    def arrived_from_outside(self, barrier: int, actor: int, number: int, time: int) -> None:
+        self.arrivals[barrier, actor] = number, time
 
     def arrivals_seen(self, barrier: int, seen: dict[int, int]) -> None:
-        """A wait of this CTA has succeeded after these arrivals: actor and time."""
-        for actor, time in seen.items():
-            if self.arrivals.get((barrier, actor), time + 1) <= time:
+        """A wait of this CTA has succeeded after these arrivals: actor and number."""
+        for actor, number in seen.items():
+            if (barrier, actor) in self.arrivals and self.arrivals[barrier, actor][0] <= number:
                 del self.arrivals[barrier, actor]
 
     def late_actors(self) -> list[int]:
@@ -132,7 +132,7 @@ class Cta:
         if self.exit_clock is None:
             return []
         actors = self.cluster.actors
-        for (_, actor), time in self.arrivals.items():
+        for (_, actor), (_, time) in self.arrivals.items():
             self.must_precede_exit(actor, time)
         ordered, observed = actors.fit(self.exit_clock)
         known = np.where(actors.is_async[: actors.capacity], observed, ordered)

@@ -2,7 +2,7 @@
 
 A fault replaces one function of the kernel sources while a twin is traced, in its own process; nothing that ships knows
 of it. `TWINS` are of the CLC kernel, their rules numbered as in docs/how_a_tile_finds_its_worker.md; `HOPPER_TWINS` of
-the static ping-pong kernel, faults and the errors that would name them right.
+the static ping-pong kernel.
 """
 
 from __future__ import annotations
@@ -252,6 +252,12 @@ def store_through_stages_in_use():
     Kernel.frees_stages = lambda self, scheduler, count: True
 
 
+def store_through_stages_of_the_tile_before():
+    from kernels.gemm_sm90 import Kernel
+
+    Kernel.frees_stages = lambda self, scheduler, count: scheduler.has_last_work()
+
+
 _OVERWRITTEN = ("DataRace", "BufferReusedInFlight", "ClcRecordNotComplete", "ClcRecordUnread")
 
 TWINS: dict[str, Twin] = {
@@ -288,8 +294,11 @@ TWINS: dict[str, Twin] = {
     ),
 }
 
-HOPPER_TWINS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
-    "leave_without_draining": (leave_without_draining, ("RemoteAccessToExitedCta", "AsyncInFlightAtExit")),
-    "relay_without_fence": (relay_without_fence, ("BufferReusedInFlight",)),
-    "store_through_stages_in_use": (store_through_stages_in_use, ("DataRace", "BufferReusedInFlight")),
-}
+HOPPER_TWINS: dict[str, tuple[Callable[[], None], int, tuple[str, ...]]] = {  # k tiles with which it can be seen
+    "leave_without_draining": (leave_without_draining, 6, ("RemoteAccessToExitedCta",)),
+    "relay_without_fence": (relay_without_fence, 6, ("BufferReusedInFlight",)),
+    "store_through_stages_in_use": (store_through_stages_in_use, 6, ("DataRace", "BufferReusedInFlight")),
+    "store_through_stages_of_the_tile_before": (
+        store_through_stages_of_the_tile_before, 3, ("DataRace", "BufferReusedInFlight")
+    ),
+}  # fmt: skip

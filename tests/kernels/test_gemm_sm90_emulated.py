@@ -27,6 +27,7 @@ HOSTILE = Hostility(
     sm_changes=6, spurious_failures=0.2, copy_delay=(0, 300), mma_delay=(0, 150), turn=(1, 4), shuffle_launches=8
 )
 COOPERATIVE = hopper(BF16, "kkn", (128, 256), (2, 1))
+NONPERSISTENT = hopper(BF16, "knn", (128, 256), (2, 1), "nonpersistent")
 DYNAMIC = hopper(BF16, "kkn", (128, 256), (2, 1), "dynamic")
 PINGPONG = turns(BF16, "knn")
 DYNAMIC_PINGPONG = turns(BF16, "kkn", "dynamic")
@@ -36,13 +37,14 @@ CLUSTER_K = hopper(BF16, "mkm", (128, 64), (1, 1), "nonpersistent", cluster_k=4)
 SPLIT_IN_CLUSTERS = hopper(BF16, "knn", (64, 64), (1, 1), "nonpersistent", cluster_k=4, split_k=True)
 TWO_ON_AN_SM = hopper(BF16, "mkm", (64, 16), (1, 1), "nonpersistent", cluster_k=2, ctas_per_sm=2)
 CHAINS = hopper(BF16_TO_F32, "mkn", (128, 128), (1, 1), "nonpersistent", cluster_k=2, split_k=True, chain_k_tiles=2)
+CHAINS_ALONG_N = hopper(BF16_TO_F32, "knn", (128, 64), (1, 2), "nonpersistent", chain_k_tiles=4)
 ELEMENTS = hopper(BF16_TO_F32, "mkn", (128, 128), operand_copies="elements", output_copies="elements")
 ELEMENT_STORE = turns(BF16, "kkn", output_copies="elements")
 THREE_WARPGROUPS = hopper(BF16, "knn", (192, 176), (1, 2), output_copies="elements")
 REGISTER_STORE = hopper(BF16, "knn", (64, 32), (1, 1), "nonpersistent", stages=4, output_copies="registers")
 REPRESENTATIVES = [
-    COOPERATIVE, DYNAMIC, PINGPONG, DYNAMIC_PINGPONG, STREAM_K, SPLIT_K, CLUSTER_K, SPLIT_IN_CLUSTERS, TWO_ON_AN_SM,
-    CHAINS, ELEMENTS, ELEMENT_STORE, THREE_WARPGROUPS, REGISTER_STORE,
+    COOPERATIVE, NONPERSISTENT, DYNAMIC, PINGPONG, DYNAMIC_PINGPONG, STREAM_K, SPLIT_K, CLUSTER_K, SPLIT_IN_CLUSTERS,
+    TWO_ON_AN_SM, CHAINS, CHAINS_ALONG_N, ELEMENTS, ELEMENT_STORE, THREE_WARPGROUPS, REGISTER_STORE,
 ]  # fmt: skip
 
 
@@ -148,10 +150,10 @@ def test_case_10_output_ring_goes_on_over_many_tiles_of_one_k_step(variant):
 @pytest.mark.parametrize("twin_name", HOPPER_TWINS)
 def test_broken_twin_is_named(twin_name):
     """Within eight seeds the referee raises an error that names the fault, and no other kind."""
-    expected = HOPPER_TWINS[twin_name][1]
+    _, k_tiles, expected = HOPPER_TWINS[twin_name]
     healthy, (broken,) = the(PINGPONG), build([PINGPONG], twin_name)
     assert broken.ptx != healthy.ptx
-    problem = Problem(264, 192 * 9, 64 * 6)
+    problem = Problem(264, 192 * 9, 64 * k_tiles)
     a, b = exact_operands(healthy.entry, problem, 0)
     found = set()
     for seed in range(8):

@@ -551,6 +551,24 @@ def test_a_remote_arrival_that_a_wait_has_seen_is_done_before_the_exit():
     with pytest.raises(errors.RemoteAccessToExitedCta, match="warp 1 lane 0 of CTA 1"):
         scene.exit(0)
 
+    scene = pair()
+    scene.arrive((1, 1), cta=0, semantics="relaxed", scope="cluster")
+    scene.flip()
+    scene.arrive((1, 1), cta=0, semantics="relaxed", scope="cluster")  # nobody has seen this one
+    scene.wait((0, 0), semantics="relaxed", scope="cluster")
+    with pytest.raises(errors.RemoteAccessToExitedCta, match="warp 1 lane 0 of CTA 1"):
+        scene.exit(0)
+
+
+@pytest.mark.parametrize("arrival, wait", [("cta", "cluster"), ("cluster", "cta")])
+def test_a_remote_arrival_is_seen_in_cluster_scope_alone(arrival, wait):
+    scene = pair()
+    scene.arrive((1, 1), cta=0, semantics="relaxed", scope=arrival)
+    scene.flip()
+    scene.wait((0, 0), semantics="relaxed", scope=wait)
+    with pytest.raises(errors.RemoteAccessToExitedCta, match="warp 1 lane 0 of CTA 1"):
+        scene.exit(0)
+
 
 def test_access_to_an_exited_cta_is_named():
     scene = pair()
