@@ -44,11 +44,10 @@ class SameProduct(NamedTuple):
     def operands(self) -> list[np.ndarray]:
         rng = np.random.default_rng([self.seed, self.random])
         make = rng.standard_normal if self.random else functools.partial(rng.integers, -3, 4)
-        # By way of float32: ml_dtypes rounds float64 to bfloat16 at once since 0.7, and twice before.
-        return [
-            np.asarray(make(size=shape)).astype(np.float32).astype(self.problem.a_dtype)
-            for shape in stored_shapes(self.problem)
-        ]
+        found = [np.asarray(make(size=shape)) for shape in stored_shapes(self.problem)]
+        if self.problem.a_dtype == "bfloat16":  # ml_dtypes before 0.7 rounds float64 to it by way of float32
+            found = [values.astype(np.float32) for values in found]
+        return [values.astype(self.problem.a_dtype) for values in found]
 
     def result(self) -> np.ndarray:
         """On JAX's default device, or on the emulated one inside its context."""
