@@ -522,42 +522,30 @@ def test_remote_arrivals_are_ordered_before_the_exit():
 
 
 def test_a_remote_arrival_that_a_wait_has_seen_is_done_before_the_exit():
-    """A relaxed one too, since the arrival itself is over; but not what its thread did before, nor other barriers'."""
-    scene = pair()
-    scene.init((0, 0), BAR + 8)
-    scene.fence((0, 0), "mbarrier_init")
-    scene.bar(*scene.warps, key=("cluster", 0), semantics="relaxed", scope="cluster")
-    scene.arrive((1, 1), cta=0, semantics="relaxed", scope="cluster")
-    scene.flip()
-    scene.wait((0, 0), semantics="relaxed", scope="cluster")
-    scene.exit(0)
+    """A relaxed one too, since the arrival itself is over; but not what its thread did before, nor arrivals that nobody
+    has seen, on another barrier or in the next phase."""
 
-    scene = pair()
-    scene.init((0, 0), BAR + 8)
-    scene.fence((0, 0), "mbarrier_init")
-    scene.bar(*scene.warps, key=("cluster", 0), semantics="relaxed", scope="cluster")
-    scene.arrive((1, 1), cta=0, semantics="relaxed", scope="cluster")
-    scene.arrive((1, 1), BAR + 8, cta=0, semantics="relaxed", scope="cluster")
-    scene.flip()
-    scene.wait((0, 0), semantics="relaxed", scope="cluster")
-    with pytest.raises(errors.RemoteAccessToExitedCta, match="warp 1 lane 0 of CTA 1"):
+    def arrive_and_leave(before=lambda scene: None, unseen=lambda scene: None):
+        scene = pair()
+        scene.init((0, 0), BAR + 8)
+        scene.fence((0, 0), "mbarrier_init")
+        scene.bar(*scene.warps, key=("cluster", 0), semantics="relaxed", scope="cluster")
+        before(scene)
+        scene.arrive((1, 1), cta=0, **relaxed)
+        scene.flip()
+        unseen(scene)
+        scene.wait((0, 0), **relaxed)
         scene.exit(0)
 
-    scene = pair()
-    scene.write((1, 1), cta=0, mask=1)
-    scene.arrive((1, 1), cta=0, semantics="relaxed", scope="cluster")
-    scene.flip()
-    scene.wait((0, 0), semantics="relaxed", scope="cluster")
-    with pytest.raises(errors.RemoteAccessToExitedCta, match="warp 1 lane 0 of CTA 1"):
-        scene.exit(0)
-
-    scene = pair()
-    scene.arrive((1, 1), cta=0, semantics="relaxed", scope="cluster")
-    scene.flip()
-    scene.arrive((1, 1), cta=0, semantics="relaxed", scope="cluster")  # nobody has seen this one
-    scene.wait((0, 0), semantics="relaxed", scope="cluster")
-    with pytest.raises(errors.RemoteAccessToExitedCta, match="warp 1 lane 0 of CTA 1"):
-        scene.exit(0)
+    relaxed = {"semantics": "relaxed", "scope": "cluster"}
+    arrive_and_leave()
+    for faults in (
+        {"before": lambda scene: scene.write((1, 1), cta=0, mask=1)},
+        {"before": lambda scene: scene.arrive((1, 1), BAR + 8, cta=0, **relaxed)},
+        {"unseen": lambda scene: scene.arrive((1, 1), cta=0, **relaxed)},
+    ):
+        with pytest.raises(errors.RemoteAccessToExitedCta, match="warp 1 lane 0 of CTA 1"):
+            arrive_and_leave(**faults)
 
 
 @pytest.mark.parametrize("arrival, wait", [("cta", "cluster"), ("cluster", "cta")])
