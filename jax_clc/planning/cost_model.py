@@ -20,6 +20,9 @@ GROUP_EXTENT = {"sm_90a": 2048}
 """Rows or columns of a group that measured best, by family: on four H200s over 44 large problems, whatever the kernel,
 groups of about so many columns for kernels that share out their last round, of so many rows for the others, were 0.2%
 from the best raster on average, and the one with the least traffic 0.6%. A family that was not measured is not here."""
+MEETING_AT_THE_END_US = 8.0
+"""What stream-K pays where all tiles are cut, so that no whole tile hides the last meeting: the pauses of a part that
+is left and of one that is added, eight of 500 ns each (docs/design.md, 7.8). Not measured."""
 MOST_TRAFFIC = 1.5
 """So many times the least traffic is still taken for that."""
 
@@ -204,6 +207,8 @@ def estimate(
         total_us += costs.memset_us
     if shares:
         total_us += costs.stream_k_us
+        if work_items < 2 * resident and (3 * (work_items - resident) < resident or k_steps < 48):
+            total_us += MEETING_AT_THE_END_US
     if kernel.split_k:
         total_us += costs.split_k_us
     if split_k > 1:

@@ -48,6 +48,24 @@ def test_shared_tiles_make_the_last_round_as_long_as_it_is_full():
     assert mainloop_us(True, 13) < 1.1 * mainloop_us(True, 12)
 
 
+def test_parts_that_meet_behind_the_last_tile_cost_their_pauses():
+    """66 workers: of 80 tiles all are cut, of 104 only 38, and a whole tile for each worker hides the meetings."""
+    device = REFERENCE_DEVICES["sm_90a"]
+    kernel = next(k for k in catalog.kernels("sm_90a") if k.schedule == "static" and k.cta_tile == (128, 256, 64))
+    tile_m, tile_n = kernel.cluster_tile
+
+    def beside_the_mainloop_us(rows: int, of) -> float:
+        found = cost_model.estimate(of, GemmProblem.compact(rows * tile_m, 8 * tile_n, 8192), device, costs=COSTS)
+        return found.total_us - found.mainloop_us - COSTS.unhidden_share * found.memory_us
+
+    def extra_us(rows: int) -> float:
+        plain, cut = (dataclasses.replace(kernel, stream_k=stream_k) for stream_k in (False, True))
+        return beside_the_mainloop_us(rows, cut) - beside_the_mainloop_us(rows, plain)
+
+    assert extra_us(13) == pytest.approx(COSTS.stream_k_us)
+    assert extra_us(10) == pytest.approx(COSTS.stream_k_us + cost_model.MEETING_AT_THE_END_US)
+
+
 @pytest.mark.parametrize("stream_k", [False, True])
 def test_the_raster_that_measured_best_is_taken_where_the_tensor_cores_hide_its_traffic(stream_k):
     device = REFERENCE_DEVICES["sm_90a"]
