@@ -40,6 +40,12 @@ def assemble(text: str, operands: list, result: type | None = None, *, loc=None,
 
 
 @dsl_user_op
+def pause(nanoseconds: int, *, loc=None, ip=None) -> None:
+    """This warp issues nothing for about so long, at most twice as long."""
+    assemble(f"nanosleep.u32 {nanoseconds};", [], loc=loc, ip=ip)
+
+
+@dsl_user_op
 def wait(barrier: cute.Pointer, parity: Int32, fence: str | None = "shared", *, loc=None, ip=None) -> None:
     """Block until the phase of `parity` of a barrier in this CTA has completed.
 

@@ -121,6 +121,10 @@ class Kernel(KernelShape):
                 self.prefetch(grid, k_tiles, stages_a, stages_b, arguments)
         scratch = arguments["scratch"] if self.uses_scratch else None
         scheduler = self.make_scheduler(shared, grid, scratch, k_tiles)
+        number = Int32(0)
+        if cutlass.const_expr(self.variant.schedule == "dynamic"):
+            if (warp == SCHEDULER_WARP) & (cluster_rank(self.cluster) == 0):
+                number = scheduler.ask_for_initial_work()
         if warp == LOAD_WARP:
             with cute.arch.elect_one():
                 ring.initialise()
@@ -140,15 +144,12 @@ class Kernel(KernelShape):
                     cute.arch.setmaxregister_decrease(self.producer_registers)
                 if warp == LOAD_WARP:
                     self.load(scheduler, ring, k_tiles, stages_a, stages_b, arguments)
-                elif cutlass.const_expr(self.is_relayed):
-                    if warp == RELAY_WARP:
-                        self.relay(scheduler, ring, k_tiles)
-                    else:
-                        self.wait_for_start()
+                elif cutlass.const_expr(self.is_relayed) and warp == RELAY_WARP:
+                    self.relay(scheduler, ring, k_tiles)
                 elif cutlass.const_expr(self.variant.schedule != "dynamic"):
                     self.wait_for_start()
                 elif (warp == SCHEDULER_WARP) & (cluster_rank(self.cluster) == 0):
-                    self.schedule(scheduler)
+                    self.schedule(scheduler, number)
                 else:
                     self.wait_for_start()
             if cutlass.const_expr(self.variant.cluster_k > 1):
@@ -165,7 +166,7 @@ class Kernel(KernelShape):
     def make_scheduler(self, shared: SmemAllocator, grid: WorkGrid, scratch, k_tiles: Int32):
         """The variant's scheduler. Its counter, if any, comes first in the scratch."""
         counter = cute.recast_ptr(scratch, dtype=Int32) if self.variant.schedule == "dynamic" else None
-        readers = WARPGROUP_WARPS * self.warpgroups + 1
+        readers = WARPGROUP_WARPS * self.warpgroups + 1 + self.is_relayed
         arguments = (
             self.variant.schedule,
             grid,
@@ -183,10 +184,10 @@ class Kernel(KernelShape):
         return scheduler
 
     @cute.jit
-    def schedule(self, scheduler):
+    def schedule(self, scheduler, number: Int32):
         """The scheduler warp of the cluster's first CTA: asks for a tile when the one before has been started."""
         scheduler = scheduler.clone()
-        initial = scheduler.take_initial_work()
+        initial = scheduler.take_initial_work(number)
         self.wait_for_start()
         scheduler.send_initial_work(initial)
         work = scheduler.initial_work()
@@ -373,12 +374,12 @@ class Kernel(KernelShape):
             )
 
         if cutlass.const_expr(self.variant.stream_k):
-            sharer, sharers = cluster_rank(self.cluster) * self.warpgroups + part, self.cluster_size * self.warpgroups
             partial = CutSums(
                 scratch + self.claim_counter_bytes,
                 k_tiles,
-                sharer,
-                sharers,
+                cluster_rank(self.cluster) * self.warpgroups + part,
+                self.warpgroups,
+                self.cluster_size,
                 flags + warpgroup_index,
                 self.values,
                 thread,

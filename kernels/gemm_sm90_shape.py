@@ -8,7 +8,7 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_ptr
 
-from kernels import epilogue, split_k, stream_k, tile_scheduler_sm90, tile_trace
+from kernels import epilogue, split_k, tile_scheduler_sm90, tile_trace
 from kernels.cluster_k import ClusterSums, slices_of
 from kernels.register_store import QUAD_COLUMNS, RegisterStore
 from kernels.stream_k import CutSums
@@ -98,15 +98,15 @@ class KernelShape:
         # k = 128 takes 2% less. Where a CTA comes back for the second half later, as at k = 512, it takes 3% more.
         claims_whole_tiles = variant.schedule == "dynamic" and not variant.stream_k
         self.l2_promotion = "256B" if claims_whole_tiles else "128B"
-        # Ping-pong in whole tiles of a known order: nothing hides a CTA's last store, and the stages are free by then.
-        in_known_order = variant.pingpong and variant.schedule == "static" and not variant.stream_k
+        # Ping-pong in a known order: nothing hides a CTA's last store, and the stages are free by then.
+        in_known_order = variant.pingpong and variant.schedule == "static"
         self.tile_pieces = -(-self.wg_m * self.wg_n // math.prod(self.slot_shape))
         slot_bytes = math.prod(self.slot_shape) * self.d_dtype.width // 8
         by_tma = not (self.stores_elements or self.stores_registers)
         fits = self.tile_pieces * slot_bytes <= self.stages * self.stage_bytes
         self.stores_last_through_stages = by_tma and in_known_order and fits
-        # There it saves 0.5% of 8 x 2048^3. Where shares of tiles or claims are followed it gains nothing.
-        self.is_relayed = in_known_order and self.sharing_ctas > 1
+        # Ping-pong's multiplications follow each other without a gap, in which consumers could wait for a fence.
+        self.is_relayed = variant.pingpong and self.sharing_ctas > 1
         # All that a peer does to a CTA at its end is to hand stages back, but where claims are sent about.
         self.drains = self.sharing_ctas > 1 and variant.schedule != "dynamic"
         # A small product's first stage is on its way from memory before there is a barrier to announce it at: 3% to 10%
@@ -181,8 +181,8 @@ class KernelShape:
             "zeroed_bytes": counters,
         }
         if self.variant.stream_k:
-            scratch["counter_bytes"] = counters + CutSums.scratch_bytes(self.variant.cta_tile)
-            scratch["zeroed_bytes"] = counters + stream_k.COUNTER_BYTES
+            scratch["counter_bytes"] = counters + CutSums.scratch_bytes(self.variant.cta_tile, self.warpgroups)
+            scratch["zeroed_bytes"] = counters + CutSums.counter_bytes(self.warpgroups)
         if self.variant.traced:
             scratch = tile_trace.SCRATCH_FACTS
         records = tile_scheduler_sm90.RECORD_STAGES if self.variant.schedule == "dynamic" else 0

@@ -4,7 +4,8 @@ kernels and the tests: integer arithmetic without branches, as in `raster`."""
 from kernels.branch_free import at_least, less, positive_part
 
 MOST_K_TILES = 1 << 20  # so that no product of k tiles and workers leaves 32 bits
-LEAST_PART = 8  # k tiles: a shorter part goes to the neighbour, since a meeting takes as long
+LEAST_PART = 5  # k tiles, in which the tile before is stored; a shorter part goes to the neighbour
+LEAST_SHARE = 16  # k tiles: a meeting takes as long as a good part of so many
 
 
 def shared_tiles(tiles, workers, most_workers, k_tiles):
@@ -13,9 +14,14 @@ def shared_tiles(tiles, workers, most_workers, k_tiles):
     rounds = tiles // workers
     rest = tiles - rounds * workers
     possible = at_least(rounds, 1) * at_least(rest, 1) * less(workers, most_workers + 1) * less(k_tiles, MOST_K_TILES)
-    # A third of a tile is at least twice LEAST_PART, so that no share vanishes at the end of a tile.
-    long_enough = at_least(3 * rest, workers) * at_least(k_tiles, 6 * LEAST_PART)
+    long_enough = at_least(3 * rest, workers) * at_least(k_tiles, 3 * LEAST_SHARE)
     return possible * (rest + workers - long_enough * workers)
+
+
+def leading_tiles(tiles, workers, shared):
+    """How many whole tiles come before the shares: one for each worker, where that leaves one for after them, under
+    whose multiplications the last parts meet. Workers that begin with the same k find each other's operands in L2."""
+    return workers * at_least(shared, 1) * at_least(tiles - shared, 2 * workers)
 
 
 def boundary(share, tiles, shares, k_tiles):

@@ -11,11 +11,13 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 from cutlass._mlir import ir
 
+from kernels import barriers
 from kernels.device_values import DeviceValues
 from kernels.tile_scheduler import WorkGrid, WorkTile
 
 COUNTER_BYTES = 8192  # zeroed before each launch; 4 bytes for each CTA tile, consumer warpgroup and part of k
 WARPGROUP_THREADS = 128
+PAUSE_NS = 500
 
 
 class StoredSums(DeviceValues):
@@ -27,9 +29,13 @@ class StoredSums(DeviceValues):
       flag: a word of shared memory of this warpgroup.
       values: float32 that a thread accumulates.
       thread: thread index in the warpgroup.
+
+    Attributes:
+      pauses: of PAUSE_NS, while the values are moved.
     """
 
     FIELDS = ("counters", "partials", "flag", "thread")
+    pauses = 0
 
     def __init__(self, scratch, counter_bytes: int, flag, values: int, thread):
         self.counters = cute.recast_ptr(scratch, dtype=Int32)
@@ -61,6 +67,7 @@ class StoredSums(DeviceValues):
             for j in cutlass.range_constexpr(4):
                 quad[j] = accumulator[i + j]
             cute.autovec_copy(quad, cute.make_tensor(self.quad_pointer(address, i), cute.make_layout(4)))
+            self.pace(i)
 
     @cute.jit
     def add(self, accumulator: cute.Tensor, address: Int64):
@@ -70,6 +77,13 @@ class StoredSums(DeviceValues):
             term = cute.TensorSSA(cute.arch.load(self.quad_pointer(address, i), vector, cop="cg"), 4, cutlass.Float32)
             for j in cutlass.range_constexpr(4):
                 accumulator[i + j] = accumulator[i + j] + term[j]
+            self.pace(i)
+
+    def pace(self, value: int) -> None:
+        """After the four values from `value` on: a pause, where it is time for one."""
+        before, after = (place * self.pauses // self.values for place in (value, value + 4))
+        if after > before:
+            barriers.pause(PAUSE_NS)
 
     def quad_pointer(self, address: Int64, value: int) -> cute.Pointer:
         place = address + value // 4 * WARPGROUP_THREADS * 16

@@ -1,9 +1,11 @@
 """Stream-K: the tiles that do not fill a whole round of workers are shared out among all of them, by k tiles.
 
 With w workers and more than w tiles, whole tiles end in a round that leaves some workers idle. Here as many tiles as
-that round has are cut into w shares, ranges of k tiles of equal length, which may begin and end within a tile; they are
-taken first. The other tiles are whole, and as many for each worker. Where the shares would be short, each has a whole
-tile more. They are kept few because workers at different k find less of each other's operands in L2.
+that round has are cut into w shares, ranges of k tiles of equal length, which may begin and end within a tile. The
+other tiles are whole, and as many for each worker. Where the shares would be short, each has a whole tile more. They
+are kept few because workers at different k find less of each other's operands in L2. They come second, after one whole
+tile of each worker, where that leaves whole tiles behind them to hide the meetings; of a share's parts the shorter
+comes first, so that whoever meets over it is done when its next turn comes.
 
 The parts of a tile are added from left to right, two by two: where two meet, the first to come leaves its sums, the
 second adds them to its own and goes on to the next cut, or stores. Nobody waits, and the order is fixed; so the bits
@@ -20,13 +22,12 @@ from cutlass import Boolean, Int32
 
 from kernels.branch_free import at_least
 from kernels.device_values import DeviceValues
-from kernels.shares import boundary, shared_tiles
+from kernels.shares import boundary, leading_tiles, shared_tiles
 from kernels.split_k import StoredSums
 from kernels.tile_scheduler import StaticScheduler, WorkGrid, WorkTile
 from kernels.tile_scheduler_sm90 import RECORD_WORDS, DynamicScheduler, make_pipeline, read_record
 
 MOST_CTAS = 144  # that there is scratch for: as many SMs as the largest Hopper die has
-COUNTER_BYTES = 2048  # zeroed before each launch: 4 bytes for each cut, CTA of a cluster and warpgroup
 ARRIVED = 2  # in a counter; one more where the tile goes on behind the part that arrived
 WHOLE = -1  # instead of the number of a share
 PIECE_RECORD_BYTES = 32
@@ -51,8 +52,8 @@ class WorkPiece(WorkTile):
 
 
 class Shares(DeviceValues):
-    """What a worker has in hand: the k tiles from `place` to `end` of share `share`, and, when they are done, the whole
-    tile `tile`.
+    """What a worker has in hand: the k tiles from `place` to `end` of share `share`, and, when they are done, or where
+    `leads` is 1, the whole tile `tile`.
 
     Args:
       grid: all tiles.
@@ -60,47 +61,68 @@ class Shares(DeviceValues):
       stages: of the ring of load stages.
     """
 
-    FIELDS = ("k_tiles", "tiles", "shares", "share", "place", "end", "tile", "ring_place")
+    FIELDS = ("k_tiles", "tiles", "lead", "shares", "share", "place", "end", "leads", "tile", "ring_place")
 
     def __init__(self, grid: WorkGrid, k_tiles: Int32, stages: int):
         workers = cute.arch.grid_dim()[0] // math.prod(grid.cluster)
         self.k_tiles = k_tiles
         self.tiles = shared_tiles(grid.cluster_tiles, workers, MOST_CTAS // math.prod(grid.cluster), k_tiles)
+        self.lead = leading_tiles(grid.cluster_tiles, workers, self.tiles)
         self.shares = workers * at_least(self.tiles, 1)
         self.stages = stages
-        self.share = self.place = self.end = self.tile = self.ring_place = Int32(0)
+        self.share = self.place = self.end = self.leads = self.tile = self.ring_place = Int32(0)
 
-    def take(self, number: Int32, condition=True) -> None:
-        """Piece of work `number`, counted over the shares first, then the whole tiles; where `condition` holds."""
-        is_share = number < self.shares
+    def bounds(self, share: Int32) -> tuple[Int32, Int32]:
+        """Where a share begins and ends: nowhere, if there are none."""
         workers = cutlass.select_(self.shares > 0, self.shares, Int32(1))
-        begin, end = (boundary(number + i, self.tiles, workers, self.k_tiles) for i in (0, 1))
-        begin, end = (cutlass.select_(is_share, place, Int32(0)) for place in (begin, end))
-        taken = {"share": number, "place": begin, "end": end, "tile": number - self.shares + self.tiles}
-        for name, value in taken.items():
-            value = value if condition is True else cutlass.select_(condition, value, getattr(self, name))
-            setattr(self, name, Int32(value))
+        begin, end = (boundary(share + i, self.tiles, workers, self.k_tiles) for i in (0, 1))
+        return Int32(begin), Int32(cutlass.select_(self.shares > 0, end, begin))
+
+    @cute.jit
+    def in_hand(self, number: Int32) -> tuple[Int32, Int32, Int32, Int32]:
+        """`share`, `place`, `end` and `tile`; where the share is spent, those of piece of work `number`. Pieces are
+        `lead` whole tiles, the shares, then the other whole tiles. It branches: for the scheduler warp alone."""
+        share, place, end, tile = self.share, self.place, self.end, self.tile
+        if place >= end:
+            share = number - self.lead
+            tile = self.tiles + number - cutlass.select_(share < 0, Int32(0), self.shares)
+            if (share >= 0) & (share < self.shares):
+                place, end = self.bounds(share)
+        return share, place, end, tile
 
     def next_piece(self) -> tuple[Int32, ...]:
         """The tile's number and the piece's `first_k`, `k_count`, `share` and `ring_place`; by selections alone, so
-        that wgmmas behind it are not taken for divergent."""
-        shared = self.place < self.end
-        tile = self.place // self.k_tiles
-        first_k = self.place - tile * self.k_tiles
-        left, own = self.k_tiles - first_k, self.end - self.place
-        count = cutlass.select_(left < own, left, own)
+        that wgmmas behind it are not taken for divergent. From the end of the share where its last part is shorter."""
+        shared = self.has_part()
+        place, end = self.place, self.end
+        first_tile, last_tile = place // self.k_tiles, (end - 1) // self.k_tiles
+        first_end, last_begin = (first_tile + 1) * self.k_tiles, last_tile * self.k_tiles
+        first_end = cutlass.select_(first_end < end, first_end, end)
+        last_begin = cutlass.select_(last_begin > place, last_begin, place)
+        takes_last = end - last_begin < first_end - place
+        begin = cutlass.select_(takes_last, last_begin, place)
+        count = cutlass.select_(takes_last, end - last_begin, first_end - place)
+        tile = cutlass.select_(takes_last, last_tile, first_tile)
+        first_k = cutlass.select_(shared, begin - tile * self.k_tiles, Int32(0))
         count = Int32(cutlass.select_(shared, count, self.k_tiles))
-        first_k = cutlass.select_(shared, first_k, Int32(0))
         tile = cutlass.select_(shared, tile, self.tile)
-        self.place = self.place + cutlass.select_(shared, count, Int32(0))
+        taken = cutlass.select_(shared, count, Int32(0))
+        self.place = place + cutlass.select_(takes_last, Int32(0), taken)
+        self.end = end - cutlass.select_(takes_last, taken, Int32(0))
+        self.leads = Int32(0)
         share = cutlass.select_(count == self.k_tiles, Int32(WHOLE), self.share)
         ring_place = self.ring_place
         self.ring_place = (ring_place + count) % (2 * self.stages)
         return tile, first_k, count, share, ring_place
 
+    def has_part(self) -> Boolean:
+        """Whether the next piece is of the share."""
+        return (self.place < self.end) & (self.leads == 0)
+
 
 class StaticStreamK(StaticScheduler):
-    """A fixed sequence per worker: its share of the first tiles, then whole tiles, `workers` apart.
+    """A fixed sequence per worker: whole tiles, `workers` apart, its share of the first tiles before them or after
+    the first of them.
 
     Args:
       grid: all tiles.
@@ -112,8 +134,9 @@ class StaticStreamK(StaticScheduler):
     def __init__(self, grid: WorkGrid, shares: Shares):
         super().__init__(grid)
         self.shares = shares
-        self.shares.take(self.linear)
-        # The first whole tile comes after the share, if there is one.
+        self.shares.share = self.linear
+        self.shares.place, self.shares.end = self.shares.bounds(self.linear)
+        self.shares.leads = at_least(self.shares.lead, 1)
         self.shares.tile = self.shares.tiles + self.linear
 
     def initial_work(self) -> WorkPiece:
@@ -123,20 +146,23 @@ class StaticStreamK(StaticScheduler):
         tile, *part = self.advance()
         return WorkPiece(self.grid.work_tile(tile), *part)
 
+    def has_last_work(self) -> Boolean:
+        return (self.shares.place >= self.shares.end) & (self.shares.tile >= self.grid.cluster_tiles)
+
     def skip_work(self) -> None:
         """Ping-pong: the next piece is the other warpgroup's."""
         self.advance()
 
     def advance(self) -> tuple[Int32, ...]:
-        shared = self.shares.place < self.shares.end
+        shared = self.shares.has_part()
         piece = self.shares.next_piece()
         self.shares.tile = self.shares.tile + cutlass.select_(shared, Int32(0), self.workers())
         return piece
 
 
 class DynamicStreamK(DynamicScheduler):
-    """Shares and whole tiles claimed at run time, the shares first. A share's pieces are sent one by one; a record says
-    beside the tile what the piece is.
+    """Shares and whole tiles claimed at run time. A share's pieces are sent one by one; a record says beside the tile
+    what the piece is.
 
     Args:
       grid, pipeline, counter: as in `DynamicScheduler`.
@@ -151,8 +177,11 @@ class DynamicStreamK(DynamicScheduler):
 
     def claim(self) -> list[Int32]:
         """The next piece of the share in hand; takes a number where that is done."""
-        spent = self.shares.place >= self.shares.end
-        self.shares.take(self.take_number(spent), spent)
+        return self.record_of(self.take_number(self.shares.place >= self.shares.end))
+
+    def record_of(self, number: Int32) -> list[Int32]:
+        shares = self.shares
+        shares.share, shares.place, shares.end, shares.tile = shares.in_hand(number)
         tile, *part = self.shares.next_piece()
         tile_m, tile_n, batch, _ = self.grid.place(tile)
         return [tile, tile_m, tile_n, batch, *part]
@@ -184,25 +213,35 @@ class CutSums(StoredSums):
     """One warpgroup's side of the meetings of the parts of a tile.
 
     Args:
-      scratch: counters (COUNTER_BYTES), then float32 sums: for each cut, CTA of the cluster and warpgroup, those of
-        what lies before the cut and of the part behind it. Cut i lies between the shares i and i + 1.
+      scratch: counters, then float32 sums: for each cut, CTA of the cluster and warpgroup, those of what lies before
+        the cut and of the part behind it. Cut i lies between the shares i and i + 1.
       k_tiles: of each tile.
-      sharer, sharers: this warpgroup among those of its cluster that share a tile.
+      sharer: this warpgroup among those of its cluster that have a part of its tile: `warpgroups` in a CTA.
       flag, values, thread: as in `StoredSums`.
     """
 
     FIELDS = (*StoredSums.FIELDS, "k_tiles", "sharer")
+    # All workers' parts meet at about the same time, under the other warpgroup's multiplications: without pauses they
+    # are in the way of its loads, and each part costs it 2000 cycles.
+    pauses = 8
 
-    def __init__(self, scratch, k_tiles: Int32, sharer: Int32, sharers: int, flag, values: int, thread):
-        super().__init__(scratch, COUNTER_BYTES, flag, values, thread)
+    def __init__(
+        self, scratch, k_tiles: Int32, sharer: Int32, warpgroups: int, cluster_size: int, flag, values: int, thread
+    ):
+        super().__init__(scratch, self.counter_bytes(warpgroups), flag, values, thread)
         self.k_tiles = k_tiles
         self.sharer = sharer
-        self.sharers = sharers
+        self.sharers = warpgroups * cluster_size
 
     @staticmethod
-    def scratch_bytes(cta_tile: tuple[int, int, int]) -> int:
+    def counter_bytes(warpgroups: int) -> int:
+        """What is zeroed before each launch: 4 bytes for each cut, CTA and warpgroup that has a part of its tile."""
+        return MOST_CTAS * warpgroups * 4
+
+    @classmethod
+    def scratch_bytes(cls, cta_tile: tuple[int, int, int], warpgroups: int) -> int:
         """Counters and sums of the most CTAs."""
-        return COUNTER_BYTES + MOST_CTAS * 2 * cta_tile[0] * cta_tile[1] * 4
+        return cls.counter_bytes(warpgroups) + MOST_CTAS * 2 * cta_tile[0] * cta_tile[1] * 4
 
     @cute.jit
     def meet(self, accumulator: cute.Tensor, piece: WorkPiece, sync) -> Int32:

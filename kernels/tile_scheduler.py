@@ -2,8 +2,9 @@
 
 A kernel makes one scheduler in every warp and walks the same loop whatever the schedule:
 
-    scheduler.take_initial_work()            # the scheduler warp of the cluster's first CTA alone, where tiles are
-    scheduler.send_initial_work(...)         # claimed at run time: before and after the cluster has come together
+    scheduler.ask_for_initial_work()         # the scheduler warp of the cluster's first CTA alone, where tiles are
+    scheduler.take_initial_work(...)         # claimed at run time: before barriers are initialised, and before and
+    scheduler.send_initial_work(...)         # after the cluster has come together
     work = scheduler.initial_work()
     while work.is_valid:
         scheduler.note_work_started()        # the load warp of the cluster's first CTA alone

@@ -42,10 +42,19 @@ class DynamicScheduler(DeviceValues):
     def initialize_barriers(self) -> None:
         self.pipeline.initialize_barriers()
 
-    def take_initial_work(self) -> list[Int32]:
-        """By the scheduler warp, before the peers have come together: what `send_initial_work` sends. The claim goes
-        out to memory and back meanwhile."""
-        return self.claim()
+    @cute.jit
+    def ask_for_initial_work(self) -> Int32:
+        """By the scheduler warp, first of all: the claim goes out to memory and back while barriers are initialised.
+        The number is lane 0's; whoever uses it waits for it."""
+        number = Int32(0)
+        if cute.arch.lane_idx() == 0:
+            number = self.add_to_counter()
+        return number
+
+    def take_initial_work(self, number: Int32) -> list[Int32]:
+        """By the scheduler warp, before the peers have come together: what `send_initial_work` sends. `number` is what
+        `ask_for_initial_work` returned."""
+        return self.record_of(cute.arch.shuffle_sync(number, 0))
 
     def send_initial_work(self, words: list[Int32]) -> None:
         """By the scheduler warp: the first claim waits for no tile to be started, so the throttle is opened by hand."""
@@ -65,7 +74,9 @@ class DynamicScheduler(DeviceValues):
 
     def claim(self) -> list[Int32]:
         """Takes a number; returns the words of its record."""
-        number = self.take_number()
+        return self.record_of(self.take_number())
+
+    def record_of(self, number: Int32) -> list[Int32]:
         tile_m, tile_n, batch, _ = self.grid.place(number)  # k is not cut
         return [number, tile_m, tile_n, batch]
 
@@ -77,9 +88,12 @@ class DynamicScheduler(DeviceValues):
         if cutlass.const_expr(condition is not True):
             takes = takes & condition
         if takes:
-            # The number alone is handed over, no data: relaxed.
-            number = cute.arch.atomic_add(self.counter, Int32(1), sem="relaxed", scope="gpu")
+            number = self.add_to_counter()
         return cute.arch.shuffle_sync(number, 0)
+
+    def add_to_counter(self) -> Int32:
+        # The number alone is handed over, no data: relaxed.
+        return cute.arch.atomic_add(self.counter, Int32(1), sem="relaxed", scope="gpu")
 
     @cute.jit
     def send(self, words: list[Int32]):

@@ -51,9 +51,12 @@ class TracedScheduler(DeviceValues):
     def initialize_barriers(self) -> None:
         self.scheduler.initialize_barriers()
 
-    def take_initial_work(self) -> list[Int32]:
-        self.asked = now()
-        return self.scheduler.take_initial_work()
+    def ask_for_initial_work(self) -> Int32:
+        return self.scheduler.ask_for_initial_work()
+
+    def take_initial_work(self, number: Int32) -> list[Int32]:
+        self.asked = now()  # for the first tile: when the wait for the answer begins
+        return self.scheduler.take_initial_work(number)
 
     def send_initial_work(self, words: list[Int32]) -> None:
         self.scheduler.send_initial_work(words)

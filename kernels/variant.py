@@ -30,7 +30,8 @@ class Variant:
       cluster_k: CTAs of a cluster that compute one tile, a part of k each (Hopper, `nonpersistent`).
       ctas_per_sm: CTAs that an SM holds at once; each has its share of the shared memory and registers (Hopper).
       split_k: k may be cut into `split_k` parts, summed in a fixed order.
-      stream_k: workers share out by k tiles what does not fill a round of whole tiles (Hopper, `static`).
+      stream_k: workers share out by k tiles what does not fill a round of whole tiles (Hopper, `static` and
+        `dynamic`).
       operand_copies: `tma`, or `elements` for operands of any alignment.
       chain_k_tiles: k tiles whose products the tensor core adds up before the sums are added, rounded to nearest, to
         those of the tiles before; 0: all. It truncates, so that short chains are nearer to the exact sum (Hopper).

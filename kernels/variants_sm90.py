@@ -44,7 +44,8 @@ STREAM_K = [
         for majors in MAJORS
         for schedule in ("static", "dynamic")
     ),
-    *(turns(BF16, majors, "dynamic", width=width, stream_k=True) for majors in MAJORS for width in (176, 192)),
+    *(turns(BF16, majors, schedule, stream_k=True) for majors in MAJORS for schedule in ("static", "dynamic")),
+    *(turns(BF16, majors, width=144, stream_k=True) for majors in ("kkn", *TRANSPOSED)),
     *(hopper(BF16, majors, (64, 256), (2, 1), "dynamic", pingpong=True, stream_k=True) for majors in MAJORS),
     *(turns(F16, majors, "dynamic", width=128, stream_k=True) for majors in MAJORS),
     *(turns(BF16_TO_F32, majors, "dynamic", stream_k=True) for majors in MAJORS),
@@ -126,8 +127,6 @@ UNALIGNED = [
         for majors in MAJORS
     ),
     *(turns(dtypes, majors, output_copies="elements") for dtypes in (BF16, F16) for majors in MAJORS),
-    *(turns(BF16, majors, width=128, output_copies="elements") for majors in ("kkn", "knn")),
-    *(hopper(BF16, majors, (128, 256), (2, 1), output_copies="elements") for majors in ("kkn", "knn")),
     *(hopper(BF16, majors, (192, 176), (1, 2), output_copies="elements") for majors in ("kkn", "knn")),
 ]
 

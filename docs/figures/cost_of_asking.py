@@ -2,8 +2,8 @@
 
     python docs/figures/cost_of_asking.py        prints the numbers of docs/choosing_a_schedule.md
 
-Reads benchmarks/results/sweep*.json (`python -m benchmarks.sweep`): every pair of kernels that differ in their schedule
-alone and ran the same problem, interleaved, best raster of each.
+Reads the sweeps in benchmarks/results (`python -m benchmarks.sweep`), those of earlier builds too: every pair of
+kernels that differ in their schedule alone and ran the same problem, interleaved, best raster of each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHORT_US = 110.0
 
 def sweeps() -> list[dict]:
     """The sweeps that are there, in the order of their names."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("sweep*.json"))]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.rglob("sweep*.json"))]
 
 
 def pairs() -> list[tuple[float, float]]:
@@ -29,10 +29,10 @@ def pairs() -> list[tuple[float, float]]:
     for row in (row for content in sweeps() for row in content["rows"]):
         times: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
         for candidate in row["candidates"]:
-            name = re.fullmatch(r"(.*)_s\d+_(static|dynamic)", candidate["kernel"])
+            name = re.fullmatch(r"(.*)_s\d+((?:_streamk)?)_(static|dynamic)", candidate["kernel"])
             if name and candidate["measured_us"]:
-                best = times[name[1], candidate["split_k"]]
-                best[name[2]] = min(candidate["measured_us"], best.get(name[2], float("inf")))
+                best = times[name[1] + name[2], candidate["split_k"]]
+                best[name[3]] = min(candidate["measured_us"], best.get(name[3], float("inf")))
         found += [(time["static"], time["dynamic"]) for time in times.values() if len(time) == 2]
     return found
 

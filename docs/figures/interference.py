@@ -13,36 +13,50 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import sys
 from pathlib import Path
 
 from jax_clc.schedule.model import Device, Tiles, simulate
 from jax_clc.schedule.trace import SmWindow, TileTrace
+from kernels.shares import leading_tiles, shared_tiles
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "choosing_a_schedule.md"
 MEASURED = json.loads((ROOT / "benchmarks" / "results" / "interference.json").read_text(encoding="utf-8"))
 SCHEDULES = ("nonpersistent", "static", "dynamic")
-SMS, CLUSTER = MEASURED["sm_count"], 2
+SMS = MEASURED["sm_count"]
 GPC_SIZES = (16, 16, 16, 16, 16, 16, 18, 18)
 SIZE, DEPTH = 8192, 4096
 BEGIN, END = "<!-- interference: begin -->", "<!-- interference: end -->"
 
 
-def cta_tile(schedule: str) -> tuple[int, int]:
-    """Rows and columns, from the name of the kernel that was measured; two CTAs of a cluster lie below one another."""
-    found = re.search(r"_(\d+)x(\d+)x64_(?:pingpong_)?c2x1_", MEASURED["rows"][0]["kernels"][schedule])
-    return int(found[1]), int(found[2])
+def kernel(schedule: str) -> str:
+    return MEASURED["rows"][0]["kernels"][schedule]
 
 
-def cluster_tiles(schedule: str) -> int:
-    tile_m, tile_n = cta_tile(schedule)
-    return -(-SIZE // (CLUSTER * tile_m)) * -(-SIZE // tile_n)
+def cta_tile(schedule: str) -> tuple[int, int, int]:
+    """Rows, columns, and CTAs of a cluster, which lie below one another; from the name of the kernel measured."""
+    rows, columns, cluster = re.search(r"_(\d+)x(\d+)x64_(?:pingpong_)?c(\d)x1_", kernel(schedule)).groups()
+    return int(rows), int(columns), int(cluster)
 
 
-def rounds(schedule: str, clusters: int) -> int:
-    return -(-cluster_tiles(schedule) // clusters)
+def pieces(schedule: str) -> list[float]:
+    """What the schedule hands out, in cluster tiles: whole ones, and what stream-K makes of those of the last round,
+    equal shares for as many workers as the launch planned."""
+    tile_m, tile_n, cluster = cta_tile(schedule)
+    tiles, workers = -(-SIZE // (cluster * tile_m)) * -(-SIZE // tile_n), SMS // cluster
+    shared = shared_tiles(tiles, workers, SMS, DEPTH // 64) if "streamk" in kernel(schedule) else 0
+    lead = leading_tiles(tiles, workers, shared)
+    shares = [shared / workers] * workers if shared else []
+    return [1.0] * lead + shares + [1.0] * (tiles - shared - lead)
+
+
+def rounds(schedule: str, clusters: int) -> float:
+    """How many tiles in a row that many clusters take, where shares fill what whole tiles leave."""
+    whole = sum(pieces(schedule)) / clusters
+    return whole if "streamk" in kernel(schedule) else math.ceil(whole)
 
 
 def measured_us(schedule: str) -> dict[int, float]:
@@ -52,7 +66,7 @@ def measured_us(schedule: str) -> dict[int, float]:
 
 def tile_us(schedule: str) -> float:
     """Time of a tile with all SMs at work."""
-    return measured_us(schedule)[0] / rounds(schedule, SMS // CLUSTER)
+    return measured_us(schedule)[0] / rounds(schedule, SMS // cta_tile(schedule)[2])
 
 
 def speed() -> tuple[tuple[int, float], ...]:
@@ -61,13 +75,14 @@ def speed() -> tuple[tuple[int, float], ...]:
     Few SMs run at the boost clock, 1.98 GHz, at 4,096 FLOP a clock. In between stands `dynamic` with the most SMs held,
     whose rounds are full.
     """
-    tile_m, tile_n = cta_tile("static")
+    tile_m, tile_n, _ = cta_tile("static")
     boosted_us = 2 * tile_m * tile_n * DEPTH / 4096 / 1980
     times = measured_us("dynamic")
     held = max(times)
-    free = (SMS - held) // CLUSTER - 1  # the odd SMs of two GPCs hold no cluster
+    cluster = cta_tile("dynamic")[2]
+    free = (SMS - held) // cluster - 1  # the odd SMs of two GPCs hold no cluster
     at_half = tile_us("dynamic") / (times[held] / rounds("dynamic", free))
-    return (32, tile_us("static") / boosted_us), (free * CLUSTER, at_half), (SMS, 1.0)
+    return (32, tile_us("static") / boosted_us), (free * cluster, at_half), (SMS, 1.0)
 
 
 def held_windows(count: int) -> tuple[SmWindow, ...]:
@@ -80,8 +95,9 @@ def held_windows(count: int) -> tuple[SmWindow, ...]:
 
 def predicted(schedule: str, held: int) -> TileTrace:
     """The model's trace with `held` SMs held throughout."""
-    device = Device(SMS, CLUSTER, GPC_SIZES, held_windows(held), speed())
-    return simulate(schedule, Tiles.constant(cluster_tiles(schedule), tile_us(schedule)), device)
+    device = Device(SMS, cta_tile(schedule)[2], GPC_SIZES, held_windows(held), speed())
+    times = tuple(piece * tile_us(schedule) for piece in pieces(schedule))
+    return simulate(schedule, Tiles(times, (0.0,) * len(times)), device)
 
 
 def table() -> str:

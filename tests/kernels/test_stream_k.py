@@ -69,10 +69,11 @@ def problem_of_tiles(variant, tiles: int, k_tiles: int) -> Problem:
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name(0).removeprefix("sm90_"))
-@pytest.mark.parametrize("tiles, k_tiles", [(7, 50), (6, 20), (9, 3)])
+@pytest.mark.parametrize("tiles, k_tiles", [(7, 50), (6, 20), (9, 3), (16, 11), (7, 25)])
 def test_cut_tiles_are_exact_and_the_same_bits_in_any_order(variant, tiles, k_tiles):
     """7 tiles of 50 k tiles on 5 workers: shares of 0.4 tiles, a tile in three parts. 6 of 20: shares of 1.2 tiles.
-    9 of 3: too short to be cut."""
+    9 of 3: too short to be cut. 16 of 11: a round of whole tiles before the shares, parts shorter than the ring. 7 of
+    25: all is cut, and the last piece of a worker is a part."""
     built = build([variant])[0]
     problem = problem_of_tiles(variant, tiles, k_tiles)
     parts = {place % k_tiles for place in cuts(tiles, WORKERS, k_tiles)} - {0}

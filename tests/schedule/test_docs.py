@@ -37,7 +37,7 @@ def test_the_story_quotes_what_was_measured():
     quiet, held, dynamic_quiet, dynamic_held = (round(t) for t in (static[0], static[4], dynamic[0], dynamic[4]))
     story = " ".join((DOCS / "how_a_tile_finds_its_worker.md").read_text(encoding="utf-8").split())
     assert f"takes {quiet} us for 8192 x 8192 x 4096 alone, and {held} us when 4 of the 132 SMs are held" in story
-    assert f"under `dynamic`, in tiles turned round, it takes {dynamic_quiet} and {dynamic_held} us" in story
+    assert f"under `dynamic`, in smaller tiles, it takes {dynamic_quiet} and {dynamic_held} us" in story
     assert f"- {quiet}, {held}, {dynamic_quiet} and {dynamic_held} us: NVIDIA H200" in story
 
 
