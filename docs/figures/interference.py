@@ -55,8 +55,9 @@ def pieces(schedule: str) -> list[float]:
 
 def rounds(schedule: str, clusters: int) -> float:
     """How many tiles in a row that many clusters take, where shares fill what whole tiles leave."""
-    whole = sum(pieces(schedule)) / clusters
-    return whole if "streamk" in kernel(schedule) else math.ceil(whole)
+    handed_out = pieces(schedule)
+    count = sum(handed_out) / clusters
+    return math.ceil(count) if set(handed_out) == {1.0} else count
 
 
 def measured_us(schedule: str) -> dict[int, float]:

@@ -207,7 +207,7 @@ def estimate(
         total_us += costs.memset_us
     if shares:
         total_us += costs.stream_k_us
-        if work_items < 2 * resident and (3 * (work_items - resident) < resident or k_steps < 48):
+        if cuts_every_tile(work_items, resident, k_steps):
             total_us += MEETING_AT_THE_END_US
     if kernel.split_k:
         total_us += costs.split_k_us
@@ -216,6 +216,11 @@ def estimate(
         partial_bytes = 2 * split_k * sizes.batch * sizes.m * sizes.n * kernel.partial_bytes_per_element
         total_us += costs.split_k_sync_us + partial_bytes / (device.l2_tb_per_s / 2 * 1e6)
     return Estimate(total_us, tile_us, mainloop_us, memory_us, traffic, work_items, resident, group, along)
+
+
+def cuts_every_tile(tiles: int, workers: int, k_steps: int) -> bool:
+    """Whether stream-K leaves no tile whole: `shared_tiles` of kernels/shares.py, which is not installed."""
+    return workers < tiles < 2 * workers and (3 * (tiles - workers) < workers or k_steps < 48)
 
 
 def parts_us(problem: GemmProblem, parts: int, device: DeviceModel, costs: CostParameters | None = None) -> float:

@@ -3,6 +3,7 @@ claims it."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 from types import SimpleNamespace
 
@@ -17,6 +18,16 @@ stream_k = pytest.importorskip("kernels.stream_k", reason="the kernels' sources 
 MOST = 72  # clusters of two
 STAGES = 6
 PLAIN = SimpleNamespace(select_=lambda condition, yes, no: yes if condition else no)
+
+
+@contextlib.contextmanager
+def on_integers(workers: int):
+    """Integers in place of device values, and a launch of so many clusters of two."""
+    launch = SimpleNamespace(arch=SimpleNamespace(grid_dim=lambda: (2 * workers, 1, 1)))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"Int32": int, "cutlass": PLAIN, "cute": launch}.items():
+            patch.setattr(stream_k, name, value)
+        yield patch
 
 
 def static_pieces(grid, workers: int, k_tiles: int, patch) -> list[list[tuple]]:
@@ -71,10 +82,7 @@ def dynamic_pieces(grid, workers: int, k_tiles: int, present: int, seed: int) ->
 @example(tiles=300, workers=66, k_tiles=64, present=1, seed=0)
 def test_every_k_tile_is_in_one_piece(schedule, tiles, workers, k_tiles, present, seed):
     grid = SimpleNamespace(cluster_tiles=tiles, cluster=(2, 1))
-    launch = SimpleNamespace(arch=SimpleNamespace(grid_dim=lambda: (2 * workers, 1, 1)))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"Int32": int, "cutlass": PLAIN, "cute": launch}.items():
-            patch.setattr(stream_k, name, value)
+    with on_integers(workers) as patch:
         if schedule == "static":
             found = static_pieces(grid, workers, k_tiles, patch)
         else:
@@ -110,10 +118,7 @@ def test_every_k_tile_is_in_one_piece(schedule, tiles, workers, k_tiles, present
 )
 def test_the_shorter_end_of_a_share_comes_first(place, length, k_tiles):
     grid = SimpleNamespace(cluster_tiles=1, cluster=(2, 1))
-    launch = SimpleNamespace(arch=SimpleNamespace(grid_dim=lambda: (2, 1, 1)))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"Int32": int, "cutlass": PLAIN, "cute": launch}.items():
-            patch.setattr(stream_k, name, value)
+    with on_integers(workers=1):
         shares = stream_k.Shares(grid, k_tiles, STAGES)
         shares.place, shares.end = place, place + length
         counts = []

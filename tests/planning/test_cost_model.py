@@ -1,12 +1,14 @@
 """The cost model: what its terms must do, whatever the fitted values."""
 
 import dataclasses
+import itertools
 
 import pytest
 
 from jax_clc.planning import GemmProblem, catalog, cost_model
 from jax_clc.planning.cost_parameters import CostParameters
 from jax_clc.planning.device_model import REFERENCE_DEVICES
+from kernels.shares import shared_tiles
 
 COSTS = CostParameters(element_store_us=3.0)
 
@@ -62,6 +64,9 @@ def test_parts_that_meet_behind_the_last_tile_cost_their_pauses():
         plain, cut = (dataclasses.replace(kernel, stream_k=stream_k) for stream_k in (False, True))
         return beside_the_mainloop_us(rows, cut) - beside_the_mainloop_us(rows, plain)
 
+    for tiles, k_steps in itertools.product(range(1, 300), (16, 47, 48, 128)):
+        every = cost_model.cuts_every_tile(tiles, 66, k_steps)
+        assert every == (shared_tiles(tiles, 66, 72, k_steps) == tiles)
     assert extra_us(13) == pytest.approx(COSTS.stream_k_us)
     assert extra_us(10) == pytest.approx(COSTS.stream_k_us + cost_model.MEETING_AT_THE_END_US)
 
