@@ -7,7 +7,7 @@ already in the mainloop of its next tile.
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 
 from kernels import memory_access as memory
@@ -17,6 +17,9 @@ from kernels.element_copies import LINE_BYTES, StridedMatrix, chunk_address
 WARPGROUP_THREADS = 128
 SLOT_ROWS = 64
 LINES_AT_ONCE = 4  # lines that a warp reads before it stores them
+L2_BYTES = 50 * 2**20  # of a Hopper GPU (H100, H200)
+# Cache policies, as `createpolicy.fractional.L2` makes them for all of an access (CUTLASS: `TMA::CacheHintSm90`).
+EVICT_NORMAL, EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
 PIECES_AT_ONCE = 2  # of a tile with a slot for each: 3072^3 kn takes 0.6% more with all of them, 1.2% with one
 
 
@@ -36,6 +39,13 @@ def slot_layout(dtype, d_is_m_major: bool, shape: tuple[int, int], slots: int) -
     kind = getattr(warpgroup.SmemLayoutAtomKind, f"{'MN' if d_is_m_major else 'K'}_SW{width}")
     atom = warpgroup.make_smem_layout_atom(kind, dtype)
     return cute.tile_to_shape(atom, (*shape, slots), order=(1, 0, 2) if d_is_m_major else (0, 1, 2))
+
+
+def store_policy(m: Int32, n: Int32, batches: Int32, dtype) -> Int64:
+    """The cache policy for D's stores. A D that L2 cannot hold goes to memory first: whoever reads it next would not
+    find it, and the operands stay."""
+    exceeds_l2 = Int64(m) * Int64(n) * Int64(batches) > Int64(L2_BYTES * 8 // dtype.width)
+    return cutlass.select_(exceeds_l2, Int64(EVICT_FIRST), Int64(EVICT_NORMAL))
 
 
 class Staging(DeviceValues):
@@ -100,13 +110,17 @@ class TmaStore(DeviceValues):
       tensor_map: TMA store atom of D with a box of one slot.
       coordinates: D's coordinate tensor (m, n, l).
       slots: as for `staging`.
+      policy: L2's cache policy for D.
     """
 
-    FIELDS = ("staging", "tensor_map", "source", "target")
+    FIELDS = ("staging", "tensor_map", "source", "target", "policy")
 
-    def __init__(self, staging: Staging, tensor_map: cute.CopyAtom, coordinates: cute.Tensor, slots: cute.Tensor):
+    def __init__(
+        self, staging: Staging, tensor_map: cute.CopyAtom, coordinates: cute.Tensor, slots: cute.Tensor, policy: Int64
+    ):
         self.staging = staging
         self.tensor_map = tensor_map
+        self.policy = policy
         shape = (cute.size(slots, mode=[0]), cute.size(slots, mode=[1]))
         boxes = cute.local_tile(coordinates, shape, (None, None, None))
         self.source, self.target = cpasync.tma_partition(
@@ -139,6 +153,7 @@ class TmaStore(DeviceValues):
                             self.tensor_map,
                             self.source[(None, next_slot)],
                             self.target[(None, first_row + row, first_column + column, batch)],
+                            cache_policy=self.policy,
                         )
                         cute.arch.cp_async_bulk_commit_group()
                 next_slot = self.staging.following(next_slot)
@@ -158,7 +173,12 @@ class TmaStore(DeviceValues):
                 with cute.arch.elect_one():
                     for piece in cutlass.range_constexpr(first, pieces.stop):
                         row, column = first_row + piece // columns, place * columns + piece % columns
-                        cute.copy(self.tensor_map, self.source[(None, piece)], self.target[(None, row, column, batch)])
+                        cute.copy(
+                            self.tensor_map,
+                            self.source[(None, piece)],
+                            self.target[(None, row, column, batch)],
+                            cache_policy=self.policy,
+                        )
                     cute.arch.cp_async_bulk_commit_group()
 
     @cute.jit

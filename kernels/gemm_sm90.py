@@ -478,7 +478,11 @@ class Kernel(KernelShape):
             matrix = self.strided_matrix("d", self.d_dtype, arguments, inner, outer, batches)
             return epilogue.ElementStore(staging, matrix, self.wg_n // self.slices, slots, self.d_is_m_major)
         return epilogue.TmaStore(
-            staging, arguments["tensor_map_d"], coordinates((m, n, batches), self.d_is_m_major), slots
+            staging,
+            arguments["tensor_map_d"],
+            coordinates((m, n, batches), self.d_is_m_major),
+            slots,
+            epilogue.store_policy(m, n, batches, self.d_dtype),
         )
 
     @cute.jit

@@ -29,6 +29,7 @@ LARGE = [
     *(hopper(BF16, majors, (128, 256), (2, 1)) for majors in MAJORS),
     *(turns(BF16, majors) for majors in MAJORS),
     *(turns(BF16, majors, width=128) for majors in MAJORS),
+    hopper(BF16, "knn", (256, 128), (2, 1)),  # batches with 128 columns of D, where reading A is most of the work
     *(turns(F16, majors, width=128) for majors in ("kkn", "knn")),
     *(hopper(F16, majors, (128, 256), (2, 1)) for majors in MAJORS),
     *(hopper(BF16_TO_F32, majors, (128, 256), (2, 1)) for majors in MAJORS),
@@ -51,12 +52,8 @@ STREAM_K = [
     *(turns(BF16_TO_F32, majors, "dynamic", stream_k=True) for majors in MAJORS),
 ]
 
-# Tiles claimed at run time, whole: short k, where the output is most of the work; batches with 128 columns of D, where
-# reading A is.
-DYNAMIC = [
-    *(hopper(BF16, majors, (128, 256), (2, 1), "dynamic") for majors in MAJORS),
-    hopper(BF16, "knn", (256, 128), (2, 1), "dynamic"),
-]
+# Tiles claimed at run time, whole: short k, where the output is most of the work.
+DYNAMIC = [*(hopper(BF16, majors, (128, 256), (2, 1), "dynamic") for majors in MAJORS)]
 
 # One cluster for each tile: the same body without persistence, to compare with; and one CTA, which takes 0.8 us less
 # than a cluster does: what a single wave of 128x256 tiles computes.

@@ -30,7 +30,7 @@ EVERY_KERNEL = (
     Sizes(304, 520, 1000, batch=3),  # tails in every axis, and batch
     Sizes(512, 4096, 1024, open_cases=(6,)),
     Sizes(1664, 1280, 1024, open_cases=(7,)),  # raster groups do not divide the grid
-    Sizes(8192, 4096, 64, open_cases=(10,)),  # one k step, many tiles for each worker
+    Sizes(8192, 4096, 64, open_cases=(10,)),  # one k step, many tiles for each worker, a D that L2 cannot hold
     Sizes(16384, 512, 320, open_cases=(8,)),  # an odd number of k steps
     Sizes(248, 264, 16384),  # fewer tiles than workers, long k
     Sizes(4104, 4616, 3200),  # stream-K: shares of less than a tile, tiles cut twice
